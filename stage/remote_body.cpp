@@ -317,6 +317,10 @@ std::pair<RemoteBody::Request, RemoteBody::Results> RemoteBody::requestOf(
   request.set_i(at.i);
   request.set_micro_batches(at.batch.count);
   request.set_samples(at.batch.samples);
+  for (const EvenSplit& member : at.batch.members) {
+    request.add_members(member.count);
+    request.add_members(member.samples);
+  }
   for (Payload& input : inputs) give(std::move(input), request);
   const auto specs = specsOf(plan_, outputs, at.size());
   Results results;

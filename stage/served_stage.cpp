@@ -30,10 +30,14 @@ using wire::StageReply;
 using wire::StageRequest;
 
 MicroBatch microBatchOf(const StageRequest& request) {
-  return {static_cast<Phase>(request.phase()),
-          request.step(),
-          request.i(),
-          {request.micro_batches(), request.samples()}};
+  MicroBatch at{static_cast<Phase>(request.phase()),
+                request.step(),
+                request.i(),
+                {request.micro_batches(), request.samples()}};
+  for (int m = 0; m + 1 < request.members_size(); m += 2) {
+    at.batch.members.push_back({request.members(m), request.members(m + 1)});
+  }
+  return at;
 }
 
 StepDecision decisionOf(const StageRequest& request) {

@@ -210,7 +210,7 @@ Json describe(const PreparedRun& run) {
                  {"test_samples", run.data.test->size()},
                  {"arrays", textsOf(run.data.train->arrays())},
                  {"classes", run.data.train->classes()}};
-  out["steps"] = totalSteps(settings, *run.data.train);
+  out["steps"] = totalSteps(settings, run.trainSamples());
   out["steps_per_epoch"] = plan.spec.stepsPerEpoch;
   out["batch"] = settings.batch;
   out["micro_batches"] = plan.spec.microBatches;

@@ -210,8 +210,8 @@ class Fitting {
  private:
   // For the run's epochs and steps.
   std::uint64_t train(std::size_t level) {
-    const LearningRateOptions rates = learningRateOptions(settings_, *data_.train);
-    const std::uint64_t last = totalSteps(settings_, *data_.train);
+    const LearningRateOptions rates = learningRateOptions(settings_, data_.train->size());
+    const std::uint64_t last = totalSteps(settings_, data_.train->size());
     Batches batches(settings_, data_, source_);
     for (std::uint64_t step = 1; step <= last; ++step) {
       batches.forSamples(1, [&](std::uint32_t cut, const at::Tensor& x, const MicroBatch& at) {

@@ -176,7 +176,7 @@ void endEarly(const std::exception& error, TrainRun& run, const Trainer& trainer
   const bool interrupted = kindOf(error) == ErrorKind::interrupt;
   if (interrupted) {
     log.info("interrupted after {} of {} steps", trainer.steps(),
-             totalSteps(run.settings(), *run.data().train));
+             totalSteps(run.settings(), run.prepared().trainSamples()));
   } else {
     log.error("the run failed: {}", error.what());
   }
@@ -341,7 +341,7 @@ std::optional<nlohmann::json> trainOnce(TrainCommand& command) {
   std::unique_ptr<HttpServer> http;
   if (metrics) http = serveMetrics(*prepared.settings.metrics, metrics);
   run.connect();
-  const std::uint64_t steps = totalSteps(run.settings(), *run.data().train);
+  const std::uint64_t steps = totalSteps(run.settings(), run.prepared().trainSamples());
   announce(run, steps, log, command.events);
 
   Progress progress({progressFd(command.options), command.events, steps,

@@ -194,20 +194,20 @@ std::string ClientSettings::mainMetric() const {
   return scores.metrics.empty() ? "loss" : scores.metrics.front();
 }
 
-std::uint64_t stepsPerEpoch(const ClientSettings& settings, const Dataset& train) {
-  return Loader::batches(train, settings.batch);
+std::uint64_t stepsPerEpoch(const ClientSettings& settings, std::uint32_t samples) {
+  return (std::uint64_t{samples} + settings.batch - 1) / settings.batch;
 }
 
-LearningRateOptions learningRateOptions(const ClientSettings& settings, const Dataset& train) {
+LearningRateOptions learningRateOptions(const ClientSettings& settings, std::uint32_t samples) {
   LearningRateOptions options = settings.learningRate;
-  options.totalSteps = totalSteps(settings, train);
+  options.totalSteps = totalSteps(settings, samples);
   options.warmupSteps = static_cast<std::uint64_t>(
-      settings.warmupEpochs * static_cast<double>(stepsPerEpoch(settings, train)));
+      settings.warmupEpochs * static_cast<double>(stepsPerEpoch(settings, samples)));
   return options;
 }
 
-std::uint64_t totalSteps(const ClientSettings& settings, const Dataset& train) {
-  const std::uint64_t all = settings.epochs * stepsPerEpoch(settings, train);
+std::uint64_t totalSteps(const ClientSettings& settings, std::uint32_t samples) {
+  const std::uint64_t all = settings.epochs * stepsPerEpoch(settings, samples);
   return settings.maxSteps == 0 ? all : std::min(all, settings.maxSteps);
 }
 
@@ -369,10 +369,12 @@ void useCodecLevels(const ClientSettings& settings, RunSpec& spec) {
 }
 
 std::uint32_t trainBatchOf(const ClientSettings& settings, const Datasets& data) {
+  if (settings.cohort.exists()) return settings.batch;  // the others' samples are not known yet
   return std::min(settings.batch, data.train->size());
 }
 
 std::uint32_t evalBatchOf(const ClientSettings& settings, const Datasets& data) {
+  if (settings.cohort.exists()) return settings.evalBatch;
   return std::min(settings.evalBatch, data.test->size());
 }
 
@@ -415,7 +417,12 @@ RunSpec makeRunSpec(const ClientSettings& settings, const Datasets& data,
   setBody(spec, stage, blocks, settings);
   spec.maxBatch = std::max({trainBatchOf(settings, data), evalBatchOf(settings, data),
                             settings.microBatches});  // a plan has a sample per micro-batch
-  spec.stepsPerEpoch = stepsPerEpoch(settings, train);
+  if (settings.cohort.exists()) {
+    spec.cohort.batch = settings.batch;
+    spec.cohort.evalBatch = settings.evalBatch;
+  } else {  // that of a cohort is known when all members are
+    spec.stepsPerEpoch = stepsPerEpoch(settings, train.size());
+  }
   if (keepsSamples(settings)) spec.trainSamples = train.size();
   // With loss scaling, gradients that are not finite are expected: a step with such gradients is
   // skipped.

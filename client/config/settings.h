@@ -93,6 +93,7 @@ struct ClientSettings : Experiment {
   std::vector<std::string> servers;
   // The number of servers of each body, in model order; empty: one each.
   std::vector<std::uint32_t> bodyReplicas;
+  std::string member;           // in a cohort: the name of this client
   bool hasDirectLinks = false;  // the servers exchange the tensors between them directly
   // Addresses (HOST:PORT) that servers use to connect to the next server, for each server except
   // the first; empty: the addresses that the client uses.
@@ -206,10 +207,11 @@ std::vector<int> innerCutsOf(const std::vector<int>& cuts);
 std::vector<RunSpec> bodyRunSpecs(const RunSpec& whole, const ClientSettings& settings,
                                   const Dataset& train, const UserModel* userModel = nullptr);
 
-std::uint64_t stepsPerEpoch(const ClientSettings& settings, const Dataset& train);
+// `samples`: of the training data, of all members of a cohort together.
+std::uint64_t stepsPerEpoch(const ClientSettings& settings, std::uint32_t samples);
 // The learning rate's options with the run's number of steps.
-LearningRateOptions learningRateOptions(const ClientSettings& settings, const Dataset& train);
+LearningRateOptions learningRateOptions(const ClientSettings& settings, std::uint32_t samples);
 // The number of steps in the run: the steps of all epochs, but at most maxSteps.
-std::uint64_t totalSteps(const ClientSettings& settings, const Dataset& train);
+std::uint64_t totalSteps(const ClientSettings& settings, std::uint32_t samples);
 
 }  // namespace cleave

@@ -3,6 +3,7 @@
 
 #include <spdlog/fmt/fmt.h>
 
+#include <algorithm>
 #include <optional>
 #include <string>
 #include <vector>
@@ -24,6 +25,25 @@ void checkDirectAddresses(Config& config, Settings& settings) {
                    fmt::format("{} lists {}, but the run has {}", place, countText(count, "server"),
                                countText(settings.bodies(), "server")),
                    "give one address for each server but the first");
+}
+
+void checkCohortKeys(Config& config, Settings& settings) {
+  const auto& members = settings.cohort.members;
+  if (!settings.cohort.exists() && members.empty() && settings.member.empty()) return;
+  if (!settings.cohort.exists() || members.empty() || settings.member.empty()) {
+    throw UsageError("bad-cohort",
+                     "a cohort needs cohort.id, cohort.members and cohort.member, but one of them "
+                     "is missing",
+                     "set all three, or none")
+        .about("cohort");
+  }
+  if (std::ranges::count(members, settings.member) == 1) return;
+  throw UsageError("bad-cohort",
+                   fmt::format("{}: '{}' is not one of cohort.members, {}",
+                               config.where("cohort.member"), settings.member,
+                               fmt::join(members, ", ")),
+                   "set it to this client's name in that list")
+      .about("cohort.member");
 }
 
 }  // namespace
@@ -87,6 +107,22 @@ void addDeviceAndLink(Table& table) {
               "how long to wait for a server that answers, but makes no step and no byte of "
               "progress; 0: without limit")
       .mayChange();
+  table
+      .text("cohort.id", "text", field(&Settings::cohort, &Cohort::id),
+            "the name of a [cohort](joint.md): clients that train one model with the samples of "
+            "all; empty: none")
+      .sent();
+  table
+      .add("cohort.members", "list of names", "", "`[]`",
+           "the members of the cohort, in the same order in the configuration of each; with TLS, "
+           "the names in their certificates",
+           [](Config& config, Settings& s) {
+             s.cohort.members = config.texts("cohort.members", std::vector<std::string>{});
+           })
+      .sent();
+  table
+      .text("cohort.member", "text", &Settings::member, "which of `cohort.members` this client is")
+      .then(checkCohortKeys);
 }
 
 }  // namespace cleave::client_keys

@@ -60,7 +60,7 @@ void examineRun(const RunOptions& options, ExaminedRun& experiment, const Findin
     experiment.run = resolveRun(options, Purpose::training);
     return {"run", Finding::ok,
             fmt::format("{} in {} steps", experiment.settings->model.name,
-                        totalSteps(*experiment.settings, *experiment.run->data.train)),
+                        totalSteps(*experiment.settings, experiment.run->trainSamples())),
             ""};
   });
   const Check data = checked("data", [&] {

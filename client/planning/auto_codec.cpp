@@ -258,7 +258,7 @@ class AutoCodecs {
     const SteadyTime start = now();
     const auto first = performFirst();
     if (!first) return resolved_;
-    const std::uint64_t steps = totalSteps(run_.settings, *run_.data.train);
+    const std::uint64_t steps = totalSteps(run_.settings, run_.trainSamples());
     const double runSeconds = first->time.seconds * static_cast<double>(steps);
     const double budget = std::clamp(kBudgetShare * runSeconds, kMinBudget, kMaxBudget);
     const auto left = [&] { return budget - secondsSince(start); };
@@ -483,7 +483,7 @@ std::string reasonForNoTrials(const PreparedRun& run) {
     return fmt::format("it makes no trials with {}",
                        run.settings.bodies() == 1 ? "replicas" : "several servers");
   }
-  const std::uint64_t steps = totalSteps(run.settings, *run.data.train);
+  const std::uint64_t steps = totalSteps(run.settings, run.trainSamples());
   if (steps >= kMinRunSteps) return "";
   return fmt::format("a run of {} steps is too short for trials", steps);
 }

@@ -20,6 +20,7 @@
 
 #include "common/core/clock.h"
 #include "common/core/log.h"
+#include "common/core/printable.h"
 #include "common/link/wire_messages.h"
 #include "common/net/connection_messages.h"
 #include "common/net/streams/connect_to.h"
@@ -68,6 +69,14 @@ void warnWherePlain(const ServerAddress& address, const tcp::socket& socket) {
       address.text());
 }
 
+// Says once for whom the cohort waits. `known`: what was said last.
+void announceMissing(const std::string& metadata, std::string& known) {
+  const auto roster = parseMetadata<wire::Roster>(FrameKind::roster, bytesOf(metadata));
+  const std::string missing = printable(fmt::format("{}", fmt::join(roster.missing(), ", ")));
+  if (std::exchange(known, missing) == missing || missing.empty()) return;
+  processLog()->info("waiting for other members of the cohort: {}", missing);
+}
+
 asio::awaitable<wire::HelloOk> shakeHands(Connection& connection, const wire::Hello& hello) {
   std::optional<RunError> refused;
   try {
@@ -79,7 +88,11 @@ asio::awaitable<wire::HelloOk> shakeHands(Connection& connection, const wire::He
       const bool isRefusal = error.kind() == ErrorKind::link && error.code() != "hello-timeout";
       if (!isRefusal || connection.isWithinTls()) throw;
     }
-    const auto frame = co_await connection.readHandshakeFrame(ConnectionState::awaitingHelloOk);
+    auto frame = co_await connection.readHandshakeFrame(ConnectionState::awaitingHelloOk);
+    for (std::string waitsFor; frame.kind == FrameKind::roster;) {
+      announceMissing(frame.metadata, waitsFor);
+      frame = co_await connection.readHandshakeFrame(ConnectionState::awaitingHelloOk);
+    }
     const auto metadata = bytesOf(frame.metadata);
     if (frame.kind == FrameKind::helloOk) co_return helloOkFrom(metadata, hello);
     refused = errorFromFailure(metadata);

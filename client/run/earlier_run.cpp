@@ -63,7 +63,7 @@ std::string lengthKey(const PreparedRun& run) {
   const ClientSettings& settings = run.settings;
   const bool isLimited =
       settings.maxSteps > 0 &&
-      settings.maxSteps < settings.epochs * stepsPerEpoch(settings, *run.data.train);
+      settings.maxSteps < settings.epochs * stepsPerEpoch(settings, run.trainSamples());
   return isLimited ? "train.max_steps" : "train.epochs";
 }
 
@@ -96,10 +96,10 @@ bool areLonger(const std::vector<SettingChange>& changes, bool isMore) {
 // Throws UsageError unless the run gets at least as many steps as it has done, and more if it is
 // done.
 void checkLength(const PreparedRun& run) {
-  const std::uint64_t total = totalSteps(run.settings, *run.data.train);
+  const std::uint64_t total = totalSteps(run.settings, run.trainSamples());
   const std::string key = lengthKey(run);
   const auto valueFor = [&](std::uint64_t steps) {
-    const std::uint64_t perEpoch = stepsPerEpoch(run.settings, *run.data.train);
+    const std::uint64_t perEpoch = stepsPerEpoch(run.settings, run.trainSamples());
     return key == "train.epochs" ? (steps + perEpoch - 1) / perEpoch : steps;
   };
   if (isRunDone(diskFiles(), run.folder)) {
@@ -125,7 +125,7 @@ void checkLength(const PreparedRun& run) {
 
 // Says what becomes of a learning rate that depends on the length of the run.
 void announceLearningRate(const PreparedRun& run, std::uint64_t step) {
-  const LearningRateOptions options = learningRateOptions(run.settings, *run.data.train);
+  const LearningRateOptions options = learningRateOptions(run.settings, run.trainSamples());
   const bool isLonger =
       std::any_of(run.changes.begin(), run.changes.end(),
                   [](const SettingChange& change) { return isLengthKey(change.key); });
@@ -268,8 +268,8 @@ void continueRun(PreparedRun& run, std::uint64_t step) {
 }
 
 void writeRecord(const PreparedRun& run, const std::string& servers) {
-  const std::uint64_t steps = totalSteps(run.settings, *run.data.train);
-  const std::uint64_t perEpoch = stepsPerEpoch(run.settings, *run.data.train);
+  const std::uint64_t steps = totalSteps(run.settings, run.trainSamples());
+  const std::uint64_t perEpoch = stepsPerEpoch(run.settings, run.trainSamples());
   // While `codec: auto` is undecided, config.yaml will be written again.
   writeRunRecord(diskFiles(), run.folder,
                  {run.hello.run_id(), servers, steps, (steps + perEpoch - 1) / perEpoch,

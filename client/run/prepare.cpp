@@ -105,9 +105,13 @@ void planRunOf(PreparedRun& run, const Config& config, const RunOptions& options
   if (purpose != Purpose::inference) checkReplicaBatches(run.settings, run.data);
   RunSpec spec = makeRunSpec(run.settings, run.data, run.userModel.get());
   if (options.traceSteps > 0) {
-    requestTrace(spec, options.traceSteps, totalSteps(run.settings, *run.data.train));
+    requestTrace(spec, options.traceSteps, totalSteps(run.settings, run.trainSamples()));
   }
   planFor(run, spec);
+  if (run.settings.cohort.exists()) {
+    checkCohortUse(run);
+    run.agreed = agreedValues(config, run);
+  }
   if (purpose == Purpose::training) {
     warnOfInputs(run);
     for (std::string& warning : missingClassWarnings(*run.data.train, *run.data.test)) {
@@ -270,6 +274,15 @@ void removeUnbegun(const PreparedRun& run) {
   if (!error) std::filesystem::remove(run.folder, error);
 }
 
+namespace {
+
+void usePass(JointPlan::Pass pass, Loader::Options& options) {
+  options.order = std::move(pass.order);
+  options.sizes = std::move(pass.sizes);
+}
+
+}  // namespace
+
 Loader::Options trainingOptions(const ClientSettings& settings, const Datasets& data,
                                 std::uint64_t epoch) {
   const std::uint32_t size = data.train->size();
@@ -282,8 +295,22 @@ Loader::Options trainingOptions(const ClientSettings& settings, const Datasets& 
   return options;
 }
 
+Loader::Options trainingOptions(const PreparedRun& run, std::uint64_t epoch) {
+  Loader::Options options = trainingOptions(run.settings, run.data, epoch);
+  if (run.plan.joint) usePass(run.plan.joint->trainingPass(run.plan.member, epoch), options);
+  return options;
+}
+
+Loader::Options evaluationOptions(const PreparedRun& run) {
+  Loader::Options options;
+  options.batch = run.settings.evalBatch;
+  options.threads = run.settings.data.threads;
+  if (run.plan.joint) usePass(run.plan.joint->evaluationPass(run.plan.member), options);
+  return options;
+}
+
 Batch firstBatch(const PreparedRun& run) {
-  const Loader::Options options = trainingOptions(run.settings, run.data, 1);
+  const Loader::Options options = trainingOptions(run, 1);
   return *Loader(run.data.train, std::make_shared<BufferPool>(), options).next();
 }
 

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -54,12 +55,19 @@ struct PreparedRun {
   bool allowInexact = false;
   std::vector<RunCommit> commits;      // checkpoints to continue from, newest first
   std::vector<std::string> warnings;   // sentences without a full stop; see logWarnings()
+  // In a cohort: the settings that all members must have alike, and their values.
+  std::map<std::string, std::string> agreed;
   std::vector<SettingChange> changes;  // of a resumed run, until continueRun() records them
   // Servers that the client has started itself; empty if addresses were given.
   std::vector<std::unique_ptr<LocalServer>> localServers;
   // One per element of `bodies`; empty until local servers are started.
   std::vector<ServerAddress> servers;
 
+  // The training samples, of all members of a cohort together. Those of others are known after
+  // TrainRun::connect().
+  std::uint32_t trainSamples() const {
+    return plan.joint ? plan.joint->samples() : data.train->size();
+  }
   // One per body: of replicas, that of the first one.
   std::vector<RunPlan> plansOfBodies() const;
   // The replica that each server is.
@@ -142,9 +150,13 @@ ThreadCount clientThreads(const RunOptions& options, int asked);
 // The number of samples in the smallest micro-batch of a full batch or of an epoch's last batch.
 std::uint32_t minMicroBatch(const ClientSettings& settings, const Dataset& train);
 
-// How to load the training data of an epoch.
+// How to load the training data of an epoch, and the evaluation data: in a cohort, this member's
+// samples of each batch.
+Loader::Options trainingOptions(const PreparedRun& run, std::uint64_t epoch);
+// Without a cohort.
 Loader::Options trainingOptions(const ClientSettings& settings, const Datasets& data,
                                 std::uint64_t epoch);
+Loader::Options evaluationOptions(const PreparedRun& run);
 
 // The first batch of the first epoch.
 Batch firstBatch(const PreparedRun& run);

@@ -14,7 +14,7 @@ namespace cleave {
 
 void warnOfLargeBatch(PreparedRun& run) {
   const std::uint32_t size = run.data.train->size();
-  if (run.settings.batch <= size) return;
+  if (run.settings.batch <= size || run.settings.cohort.exists()) return;
   run.warnings.push_back(
       fmt::format("train.batch is {}, but there are only {} training samples: each epoch is one "
                   "step of {} samples; lower train.batch",

@@ -2,6 +2,8 @@
 // run.
 #pragma once
 
+#include <map>
+#include <string>
 #include <vector>
 
 #include "client/run/connect.h"
@@ -28,6 +30,13 @@ void warnOfSmallNorms(PreparedRun& run);
 void warnOfBits(PreparedRun& run);  // of a resumed run
 // Throws UsageError if the loss cannot compare the model's output with the data's target.
 void checkTarget(const PreparedRun& run);
+
+// ---- prepare_cohort.cpp ----
+
+// Throws UsageError "bad-cohort" if the run uses something that cohorts do not support.
+void checkCohortUse(const PreparedRun& run);
+// The settings that all members of the run's cohort must have alike, and their values.
+std::map<std::string, std::string> agreedValues(const Config& config, const PreparedRun& run);
 
 // ---- prepare_plan.cpp ----
 

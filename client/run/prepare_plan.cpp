@@ -25,6 +25,11 @@ RunPlan clientPlan(const RunSpec& spec, const ClientSettings& settings, const Us
   plan.stage.scores = settings.scores;
   plan.stage.clientPrecision = settings.clientPrecision;
   if (maxReplicasOf(settings) > 1) plan.stage.bodyReplicas = settings.bodyReplicas;
+  const std::vector<std::string>& members = settings.cohort.members;
+  if (!members.empty()) {
+    const auto own = std::ranges::find(members, settings.member);
+    plan.member = static_cast<std::uint32_t>(own - members.begin());
+  }
   return plan;
 }
 

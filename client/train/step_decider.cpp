@@ -38,9 +38,9 @@ void LossScaler::restore(const nlohmann::json& saved) {
   skipped_ = saved.at("skipped");
 }
 
-StepDecider::StepDecider(const ClientSettings& settings, const Dataset& train)
+StepDecider::StepDecider(const ClientSettings& settings, std::uint32_t samples)
     : settings_(settings),
-      learningRate_(learningRateOptions(settings, train)),
+      learningRate_(learningRateOptions(settings, samples)),
       scaler_(settings.scalesLoss()) {}
 
 StepDecision StepDecider::decide(std::uint64_t step, const GradientReport& head,

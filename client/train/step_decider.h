@@ -6,7 +6,6 @@
 #include <nlohmann/json.hpp>
 
 #include "client/config/settings.h"
-#include "client/data/samples/dataset.h"
 #include "common/topology/step.h"
 
 namespace cleave {
@@ -40,8 +39,8 @@ class LossScaler {
 
 class StepDecider {
  public:
-  // The settings are borrowed.
-  StepDecider(const ClientSettings& settings, const Dataset& train);
+  // The settings are borrowed. `samples`: PreparedRun::trainSamples().
+  StepDecider(const ClientSettings& settings, std::uint32_t samples);
 
   // The loss scale of the next step.
   double lossScale() const { return scaler_.scale(); }

@@ -3,6 +3,7 @@
 #include <spdlog/fmt/fmt.h>
 
 #include <algorithm>
+#include <cassert>
 #include <random>
 #include <utility>
 
@@ -131,6 +132,7 @@ void TrainRun::connect() {
       checkAnswer(answer(b), prepared_.bodies[b]);
     }
     checkReplicaGroups();
+    if (prepared_.plan.member) joinCohort();
     prepared_.hello.clear_take_over();  // another client may take the run over from this one later
   } catch (...) {
     session_.close("failed");
@@ -162,6 +164,7 @@ void TrainRun::checkReplicaGroups() const {
 ServerRequest TrainRun::requestFor(std::size_t body) const {
   ServerRequest request{prepared_.servers[body], helloFor(prepared_, body), body};
   requestEdges(body, request.hello);
+  if (prepared_.plan.member) announceMember(*request.hello.mutable_member());
   for (const RunCommit& commit : prepared_.commits) {
     wire::Commit& each = *request.hello.add_committed();
     each.set_step(commit.step);
@@ -171,6 +174,40 @@ ServerRequest TrainRun::requestFor(std::size_t body) const {
     request.hello.set_weights_sha256(sha256Of(textOf(*bodyWeights_[body])));
   }
   return request;
+}
+
+void TrainRun::announceMember(wire::Member& member) const {
+  const Datasets& data = prepared_.data;
+  member.set_name(settings().member);
+  member.set_train_samples(data.train->size());
+  member.set_evaluation_samples(data.test->size());
+  member.set_share_values(stage_.shareSize());
+  member.mutable_agreed()->insert(prepared_.agreed.begin(), prepared_.agreed.end());
+  std::vector<NamedTensor> weights = weightsOf(stage_.head());
+  for (NamedTensor& tensor : weightsOf(stage_.tail())) weights.push_back(std::move(tensor));
+  const std::vector<std::byte> file = toSafetensors(weights);
+  (*member.mutable_agreed())["initial weights"] = hexOf(sha256Of(textOf(file)));
+}
+
+// All members are known now. Throws ProtocolError unless all servers know the same ones.
+void TrainRun::joinCohort() {
+  const auto rosterOf = [&](std::size_t body) {
+    Roster roster;
+    for (const wire::Member& member : answer(body).members()) {
+      roster.train.push_back(member.train_samples());
+      roster.evaluation.push_back(member.evaluation_samples());
+    }
+    return roster;
+  };
+  const Roster roster = rosterOf(0);
+  for (std::size_t b = 0; b < prepared_.bodies.size(); ++b) {
+    if (roster.train.size() == settings().cohort.members.size() && rosterOf(b) == roster) continue;
+    throw ProtocolError("bad-metadata", "the servers have other members of the cohort",
+                        "end the run at all members, and start it again");
+  }
+  std::vector<RunPlan*> plans = {&prepared_.plan};
+  for (RunPlan& body : prepared_.bodies) plans.push_back(&body);
+  joinMembers(prepared_.plan.spec, roster, stage_.shareSize(), plans);
 }
 
 // Asks for direct links to the servers of the neighbouring bodies.
@@ -225,13 +262,16 @@ void TrainRun::start(DecideFunction decide, const Options& options) {
     events->configuration(settings().resolved);
     files_->writeEvents(events);
   }
-  if (options.checkpoints && prepared_.settings.checkpoint.enabled() && !mayMakeCheckpoints()) {
+  const bool makesCheckpoints = options.checkpoints && settings().checkpoint.enabled();
+  if (makesCheckpoints && prepared_.plan.member) {
+    processLog()->warn("a cohort makes no checkpoints yet, so its run starts over after a crash");
+  } else if (makesCheckpoints && !mayMakeCheckpoints()) {
     processLog()->warn(
         "the server does not allow checkpoints (checkpoints.allowed), so the run starts over after "
         "a crash");
   }
   ClientSession::SavedFunction saved;
-  if (options.checkpoints && prepared_.settings.checkpoint.enabled() && mayMakeCheckpoints()) {
+  if (makesCheckpoints && mayMakeCheckpoints() && !prepared_.plan.member) {
     std::vector<RunCommit> commits = prepared_.commits;
     if (resumes()) {
       const std::uint64_t step = chooseCommit().step;
@@ -377,8 +417,16 @@ bool TrainRun::mayBeginStep(std::uint64_t step) const {
 }
 
 MicroBatch TrainRun::beginBatch(Phase phase, std::uint64_t step, const Batch& batch, bool isLast) {
-  stage_.beginBatch(viewOf(batch), step);
-  const MicroBatch at{phase, step, 0, prepared_.plan.divide(batch.samples())};
+  const RunPlan& plan = prepared_.plan;
+  const MicroBatch at{phase, step, 0, plan.division(phase, step, batch.samples())};
+  BatchView view = viewOf(batch);
+  if (plan.member) {
+    const Share share = at.batch.shareOfMember(*plan.member);
+    assert(at.batch.samplesOf(share) == batch.samples());
+    if (share.count > 0) view.first = at.batch.offset(share.first);
+    view.whole = at.batch.samples;
+  }
+  stage_.beginBatch(view, step);
   if (phase == Phase::train) session_.sendSamples(step, batch.numbers);
   session_.beginBatch(at, isLast);
   return at;

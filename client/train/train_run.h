@@ -103,6 +103,8 @@ class TrainRun {
   void checkReplicaGroups() const;
   ServerRequest requestFor(std::size_t body) const;
   void requestEdges(std::size_t body, wire::Hello& hello) const;
+  void announceMember(wire::Member& member) const;
+  void joinCohort();
   bool allAnswers(const std::function<bool(const wire::HelloOk& ok)>& holds) const;
   const RunCommit& chooseCommit() const;
   void continueAt(std::uint64_t step);

@@ -38,8 +38,8 @@ Trainer::Trainer(TrainRun& run, Progress& progress)
       data_(run.data()),
       session_(run.session()),
       progress_(progress),
-      totalSteps_(totalSteps(settings_, *data_.train)),
-      decider_(settings_, *data_.train),
+      totalSteps_(totalSteps(settings_, run.prepared().trainSamples())),
+      decider_(settings_, run.prepared().trainSamples()),
       quality_(run.prepared().plan.spec.codecLevels ? settings_.quality : QualitySettings{},
                hasEightBits(run.prepared().plansOfBodies())),
       meter_(placesOf(run.prepared().plansOfBodies()), settings_.bodyReplicas) {}
@@ -127,7 +127,7 @@ TrainResult Trainer::run() {
   if (Checkpointer* const checkpointer = run_.checkpointer()) {
     checkpointer->settle(kCheckpointSeconds);
   }
-  if (settings_.staleness == 0) result_.costs = meter_.mean();
+  if (settings_.staleness == 0 && !run_.prepared().plan.member) result_.costs = meter_.mean();
   result_.stepsSkipped = decider_.skipped();
   result_.quality = quality_.summary();
   return result_;
@@ -161,7 +161,7 @@ bool Trainer::evaluationIsDue(std::uint64_t epoch) const {
 
 std::unique_ptr<Loader> Trainer::trainingLoader(std::uint64_t epoch,
                                                 std::uint64_t firstBatch) const {
-  Loader::Options options = trainingOptions(settings_, data_, epoch);
+  Loader::Options options = trainingOptions(run_.prepared(), epoch);
   options.firstBatch = firstBatch;
   options.ahead += settings_.staleness;
   return std::make_unique<Loader>(data_.train, session_.pool(), options);
@@ -227,7 +227,7 @@ void Trainer::finishStep(std::uint64_t epoch) {
   ++result_.steps;
   hasTrained_ = true;
   ++epochSteps_;
-  result_.samples += step.batch.samples();
+  result_.samples += step.at.batch.samples;
   epochMetrics_.add(run_.stage().metrics(step.at.step));
   if (quality_.isDue(result_.steps)) quality_.measuredSnr(session_.takeLowestSnr());
   std::shared_ptr<PartSnapshot> state;
@@ -382,10 +382,7 @@ void Trainer::restore(const nlohmann::json& notes) {
 // ---- Batches ----
 
 void Trainer::evaluate(std::uint64_t epoch) {
-  Loader::Options options;
-  options.batch = settings_.evalBatch;
-  options.threads = settings_.data.threads;
-  Loader loader(data_.test, session_.pool(), options);
+  Loader loader(data_.test, session_.pool(), evaluationOptions(run_.prepared()));
   BatchMetrics sum;
   while (const auto batch = loader.next()) {
     leaveIfAsked(Phase::eval);
@@ -473,6 +470,7 @@ void Trainer::recordStep(const MicroBatch& at, std::uint64_t epoch, double copyS
   row.between = session_.betweenSteps();
   row.metrics = shown_.metrics;
   row.actions = engine.ended().seconds;
+  const bool isMember = run_.prepared().plan.member.has_value();
   if (at.phase == Phase::train) {
     row.learningRate = shown_.learningRate = decider_.learningRateOf(at.step);
     row.gradientNorm = shown_.gradientNorm = norms_.front();
@@ -482,7 +480,8 @@ void Trainer::recordStep(const MicroBatch& at, std::uint64_t epoch, double copyS
     row.bodyMemory = result_.bodyMemory;
     row.costs =
         meter_.measure(at, engine.ended().seconds, engine.reports(), totals, session_.linkSpeeds());
-    if (row.costs && !row.costs->hasRates()) row.costs.reset();
+    // The bound of a cohort's step would need the costs of all members.
+    if (row.costs && (isMember || !row.costs->hasRates())) row.costs.reset();
     // The bound is for steps that do not overlap.
     if (row.costs && settings_.staleness == 0) {
       row.bound = stepBound(*row.costs, run_.prepared().plan.schedule->splitsBackward);
@@ -494,7 +493,7 @@ void Trainer::recordStep(const MicroBatch& at, std::uint64_t epoch, double copyS
       bounded.seconds += shown_.seconds;
       bounded.bounds += row.bound->seconds;
       bounded.heldBack[static_cast<std::size_t>(row.bound->bottleneck)] += shown_.seconds;
-      if (at.batch.samples == std::min(settings_.batch, run_.data().train->size()))
+      if (at.batch.samples == std::min(settings_.batch, run_.prepared().trainSamples()))
         bounded.wholeBatches.push_back(static_cast<float>(shown_.seconds));
     }
   } else {

@@ -118,7 +118,9 @@ class Trainer {
   void leaveIfAsked(Phase next);
   nlohmann::json notes() const;
   void restore(const nlohmann::json& notes);
-  std::uint64_t stepsPerWholeEpoch() const { return stepsPerEpoch(settings_, *data_.train); }
+  std::uint64_t stepsPerWholeEpoch() const {
+    return stepsPerEpoch(settings_, run_.prepared().trainSamples());
+  }
   void evaluate(std::uint64_t epoch);
   // Whether the last evaluation has reached ClientSettings::target.
   bool reachesTarget() const;

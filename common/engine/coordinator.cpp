@@ -45,7 +45,6 @@ Coordinator::Coordinator(const EngineOptions& options, const std::vector<BodyPee
 
 void Coordinator::begin(const MicroBatch& at) {
   assert(mayBegin(at) && weightsInPlace());
-  assert(at.phase == Phase::train || !options_.member);
   const bool isOnly = batchDone();
   startBatch(at, at.batch.shareOfMember(options_.member.value_or(0)));
   traffic_.emplace_back(peers_.size());
@@ -213,10 +212,10 @@ void Coordinator::receiveStepOk(std::size_t from, const StepOk& ok) {
 }
 
 void Coordinator::receiveStep(std::size_t from, const StepDecision& decision) {
-  if (from != 0 || obeyed_ || sum_ < Sum::arrived || decision.step != applied_ + 1) {
+  if (from != 0 || obeyed_ || sum_ < Sum::requested || decision.step != applied_ + 1) {
     refuse("step-gap", "Step " + std::to_string(decision.step) +
-                           " arrived before the sum of its gradients, twice, or from another "
-                           "server");
+                           " arrived before this member's part was sent, twice, or from "
+                           "another server");
   }
   obeyed_ = decision;
 }
@@ -269,7 +268,7 @@ void Coordinator::sendInOrder(std::size_t to, Flow flow) {
 
 // In a cohort: the export of this member's part, or the import of the sum.
 std::optional<Work> Coordinator::nextOfSum() {
-  if (!options_.member || !isOldestComputed()) return std::nullopt;
+  if (!options_.member || !(isEvaluated() || isOldestComputed())) return std::nullopt;
   if (sum_ == Sum::none) {
     sum_ = Sum::exporting;
     return workOf(ActionKind::exportBlob, kPartsClient);
@@ -279,6 +278,25 @@ std::optional<Work> Coordinator::nextOfSum() {
   return workOf(ActionKind::importBlob, std::move(sums_));
 }
 
+// Whether an evaluation batch is in progress all of whose scheduled actions are done.
+bool Coordinator::isEvaluated() const {
+  return !open().empty() && open().front().at.phase == Phase::eval && stage_.isDone();
+}
+
+// Takes the decision that has arrived. All members have the same gradients and reports, so theirs
+// differ only in what the deciding member alone knows: when a checkpoint is due.
+void Coordinator::obey() {
+  StepDecision own = *std::exchange(decision_, std::exchange(obeyed_, std::nullopt));
+  own.checkpoint = decision_->checkpoint;
+  own.keep = decision_->keep;
+  own.bases = decision_->bases;
+  if (own == *decision_) return;
+  throw ProtocolError("members-differ",
+                      "the first member of the cohort decides on step " + std::to_string(own.step) +
+                          " otherwise than this one does from the same gradients",
+                      "use the same configuration and version of Cleave for all members");
+}
+
 bool Coordinator::mayDecide() const {
   return isOldestComputed() && bodies_.areComplete() &&
          (!options_.member || sum_ == Sum::inPlace) && (!obeys() || obeyed_) &&
@@ -286,26 +304,18 @@ bool Coordinator::mayDecide() const {
                                           [](const Peer& peer) { return peer.hasGradients; }));
 }
 
-// Returns the action Decide, unless the client obeys.
-std::optional<Work> Coordinator::beginDecision() {
+Work Coordinator::beginDecision() {
   assert(state_ == State::running && mayDecide());
   decided_ = bodies_.take();
   for (Peer& peer : peers_) peer.hasGradients = false;
-  if (!obeys()) {
-    state_ = State::deciding;
-    return workOf(ActionKind::decide, decided_);
-  }
-  decision_ = std::exchange(obeyed_, std::nullopt);
-  state_ = State::decided;
-  return std::nullopt;
+  state_ = State::deciding;
+  return workOf(ActionKind::decide, decided_);
 }
 
 std::optional<Work> Coordinator::nextWork() {
   if (state_ == State::running) {
     if (auto work = nextOfSum()) return work;
-    if (mayDecide()) {
-      if (auto work = beginDecision()) return work;
-    }
+    if (mayDecide()) return beginDecision();
   }
   if (state_ == State::decided) {
     assert(decision_->step == applied_ + 1);
@@ -338,8 +348,10 @@ void Coordinator::finish(Work&& work, Result&& result, double) {
     case ActionKind::decide:
       assert(state_ == State::deciding);
       decision_ = std::get<StepDecision>(result);
+      if (obeys()) obey();
       assert(decision_->step == applied_ + 1);
       state_ = State::decided;
+      if (obeys()) return;
       for (Peer& peer : peers_) peer.link->send(decisionFor(peer.place));
       return;
     case ActionKind::exportBlob: {
@@ -352,6 +364,7 @@ void Coordinator::finish(Work&& work, Result&& result, double) {
     case ActionKind::importBlob:
       assert(sum_ == Sum::importing);
       sum_ = Sum::inPlace;
+      if (isEvaluated()) endOldest();
       return;
     case ActionKind::update:
       assert(state_ == State::updating);
@@ -363,7 +376,7 @@ void Coordinator::finish(Work&& work, Result&& result, double) {
       for (TensorMessage& message : finishOfStage(work, std::move(result))) {
         sendTensor(std::move(message));
       }
-      if (work.at.phase == Phase::eval && stage_.isDone()) endOldest();
+      if (isEvaluated() && !options_.member) endOldest();
   }
 }
 

@@ -6,10 +6,11 @@
 //   idle       running    begin()
 //   running    idle       eval: every action is complete
 //   running    deciding   train: every action is complete, every body   Decide
-//                         has reported (and sent its gradients)
-//   deciding   decided    Decide is complete                            Step to every body
-//   running    decided    if the client obeys: the same, and Step has
-//                         arrived from the first server
+//                         has reported (and sent its gradients); if
+//                         the client obeys: and Step has arrived from
+//                         the first server
+//   deciding   decided    Decide is complete                            Step to every body, unless
+//                                                                       the client obeys
 //   decided    updating   immediately                                   Update
 //   updating   idle       Update is complete                            link: commit
 //   updating   running    the same, if a later step is in progress      link: commit
@@ -17,7 +18,8 @@
 //
 // In a cohort, the gradients of heads and tails are added before, too. When every action of its
 // step is complete, a member exports its part and sends it to the first server. The sum that
-// arrives from there replaces its gradients.
+// arrives from there replaces its gradients. Every member runs Decide; those that obey apply the
+// Step that arrives. An evaluation batch ends with such a sum too, of the metrics.
 //
 // With staleness D, the table describes the oldest step; the actions of up to D later steps run at
 // the same time.
@@ -59,7 +61,7 @@ class Coordinator : public Engine {
   bool mayBegin(const MicroBatch& at) const { return mayStart(at); }
   // Starts a batch. Requires mayBegin() and weightsInPlace(). The batch has at least one
   // micro-batch per replica; `at.i` is not used. A member of a cohort computes its own samples, and
-  // may have none; the engines of a cohort only train.
+  // may have none.
   void begin(const MicroBatch& at);
   // Requests weights/body or trace/body; blob() returns the answer. Requires batchDone().
   void fetch(Flow flow, std::size_t body = 0);
@@ -94,7 +96,7 @@ class Coordinator : public Engine {
 
  private:
   enum class State { idle, running, deciding, decided, updating };
-  // Of the gradients of the members' heads and tails, in the oldest step.
+  // Of the gradients of the members' heads and tails, or of their metrics, in the oldest batch.
   enum class Sum { none, exporting, requested, arrived, importing, inPlace };
   struct Peer {
     Place place;
@@ -130,8 +132,10 @@ class Coordinator : public Engine {
   void sendInOrder(std::size_t to, Flow flow);
   void endOldest();
   std::optional<Work> nextOfSum();
+  bool isEvaluated() const;
   bool mayDecide() const;
-  std::optional<Work> beginDecision();
+  void obey();
+  Work beginDecision();
   StepDecision decisionFor(const Place& body) const;
 
   std::optional<Work> nextWork() override;

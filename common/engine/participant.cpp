@@ -173,21 +173,20 @@ void Participant::receivePart(std::size_t from, Blob&& part) {
 }
 
 void Participant::receiveFetch(std::size_t from, const Fetch& fetch) {
-  if (export_ != Export::none) {
+  if (std::ranges::any_of(fetches_, [&](const auto& each) { return each.first == from; })) {
     refuse("unexpected-message", "a second Fetch arrived before the first was answered");
   }
   const bool ofWeights = fetch.flow == kWeightsBody;
-  // A tensor from another server may have begun the next batch before. The weights are the same.
-  const bool isBetween =
-      state_ == State::idle || (options_.hasEdgeBefore && state_ == State::running);
+  // A tensor from another server, or of another member, may have begun the next batch before. The
+  // weights are the same: its update needs this sender.
+  const bool mayOvertake = options_.hasEdgeBefore || links_.size() > 1;
+  const bool isBetween = state_ == State::idle || (mayOvertake && state_ == State::running);
   if (ofWeights ? !isBetween : reported_ <= applied_) {
     refuse("unexpected-message", "Fetch of " + flowName(fetch.flow) +
                                      (ofWeights ? " arrived in the middle of a batch"
                                                 : " did not arrive between BodyDone and Step"));
   }
-  fetch_ = fetch;
-  fetcher_ = from;
-  export_ = Export::requested;
+  fetches_.emplace_back(from, fetch);
 }
 
 void Participant::receiveWeights(Blob&& blob) {
@@ -209,9 +208,10 @@ void Participant::receiveResume(const Resume& resume) {
 
 // ---- Actions ----
 
-Work Participant::exportWork() {
-  export_ = Export::running;
-  return workOf(ActionKind::exportBlob, fetch_.flow);
+// The next answer to a Fetch; nullopt while one is being made.
+std::optional<Work> Participant::exportWork() {
+  if (std::exchange(isExporting_, true)) return std::nullopt;
+  return workOf(ActionKind::exportBlob, fetches_.front().second.flow);
 }
 
 std::optional<Work> Participant::nextWork() {
@@ -229,10 +229,7 @@ std::optional<Work> Participant::nextWork() {
     receiveTensor(peer, std::move(message));
   }
   // Gradients are requested before the Step, and the update clears them.
-  if (fetch_.flow == kGradsBody) {
-    if (export_ == Export::requested) return exportWork();
-    if (export_ == Export::running) return std::nullopt;
-  }
+  if (!fetches_.empty() && fetches_.front().second.flow == kGradsBody) return exportWork();
   if (state_ == State::decided) {
     assert(decision_.step == applied_ + 1 && reported_ >= decision_.step);
     state_ = State::updating;
@@ -248,7 +245,9 @@ std::optional<Work> Participant::nextWork() {
     const bool resumes = std::holds_alternative<Resume>(source_);
     return workOf(resumes ? ActionKind::restore : ActionKind::importBlob, std::move(source_));
   }
-  if (export_ == Export::requested) return exportWork();
+  if (!fetches_.empty()) {
+    if (auto work = exportWork()) return work;
+  }
   if (isReportNext()) return reportWork();
   if (isSumNext()) return sumWork();
   return nextOfStage();
@@ -278,7 +277,7 @@ Work Participant::reportWork() {
 bool Participant::isReportNext() const {
   const std::size_t next = reported_ - applied_;  // in open()
   const bool isFree = reporting_ == Reporting::none || reporting_ == Reporting::reduced;
-  return isFree && !isUpdatePending() && export_ == Export::none && next < open().size() &&
+  return isFree && !isUpdatePending() && fetches_.empty() && next < open().size() &&
          open()[next].at.phase == Phase::train && stage_.isDone(sequenceIndex(next + 1));
 }
 
@@ -315,9 +314,11 @@ void Participant::finish(Work&& work, Result&& result, double seconds) {
     }
     case ActionKind::exportBlob: {
       auto bytes = std::get<SharedBytes>(std::move(result));
-      assert(export_ == Export::running);
-      export_ = Export::none;
-      links_[fetcher_]->send(
+      assert(isExporting_);
+      isExporting_ = false;
+      const std::size_t fetcher = fetches_.front().first;
+      fetches_.pop_front();
+      links_[fetcher]->send(
           Blob{std::get<Flow>(work.input), {bytes->data(), bytes->size()}, bytes});
       return;
     }

@@ -65,7 +65,6 @@ class Participant : public Engine {
  private:
   enum class State { idle, running, decided, updating, updated, copying };
   enum class Weights { expected, arrived, importing, inPlace };
-  enum class Export { none, requested, running };
   // Of the step after the last one whose BodyDone was sent.
   enum class Reporting { none, reducing, reduced, reporting };
 
@@ -83,7 +82,7 @@ class Participant : public Engine {
   void endOldest();
 
   std::optional<Work> nextWork() override;
-  Work exportWork();
+  std::optional<Work> exportWork();
   bool isSumNext() const;
   Work sumWork();
   Work reportWork();
@@ -110,9 +109,9 @@ class Participant : public Engine {
   std::vector<std::optional<Blob>> parts_;  // by member, of the sum that is made next
   Weights weights_;
   Input source_;  // the Blob or Resume that has arrived and is not yet imported or restored
-  Export export_ = Export::none;
-  Fetch fetch_;  // the Fetch being answered, and the index of its sender
-  std::size_t fetcher_ = 0;
+  bool isExporting_ = false;  // the answer to the first of them is being made
+  // The Fetches that are not answered, oldest first, and the sender of each. One per link.
+  std::deque<std::pair<std::size_t, Fetch>> fetches_;
 };
 
 }  // namespace cleave

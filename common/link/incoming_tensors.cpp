@@ -12,6 +12,7 @@ IncomingTensors::IncomingTensors(const TensorLinkOptions& options, TransferOrder
                                  std::shared_ptr<BufferPool> pool)
     : options_(options), order_(order), pool_(std::move(pool)) {
   if (options_.role == Role::server && options_.initialWeights) expectBlob(kWeightsBody);
+  if (options_.role == Role::server && options_.partBytes > 0) expectBlob(kPartsClient);
 }
 
 // ---- Start of a tensor ----
@@ -46,6 +47,7 @@ void IncomingTensors::open(const FrameHeader& header, std::span<const std::byte>
   } else {
     tensor.spec = specFromWire(proto.spec());
     tensor.level = levelOf(key, proto.codec_level());
+    tensor.message.at.batch = checkedDivision(tensor.message);
     checkTensor(tensor, proto.encoded_bytes());
   }
   if (header.payloadBytes > proto.encoded_bytes()) {
@@ -55,7 +57,7 @@ void IncomingTensors::open(const FrameHeader& header, std::span<const std::byte>
   // Each tensor may arrive only once. These checks are the only limit on the allocations that a
   // peer can cause.
   if (isBlob(key.flow)) {
-    expectedBlob_.reset();
+    expectedBlobs_[key.flow] = false;
   } else {
     order_.opened(key);
     options_.levels->arrived(key, tensor.level);
@@ -95,7 +97,7 @@ void IncomingTensors::continueTensor(const FrameHeader& header, const Key& key,
 
 void IncomingTensors::checkDirection(const Key& key) const {
   if (isBlob(key.flow)) {
-    if (key.flow == expectedBlob_) return;
+    if (expectedBlobs_.get(key.flow)) return;
     throw ProtocolError("unexpected-message", std::string(flowName(key.flow)) +
                                                   " arrived, but no such blob was requested");
   }
@@ -121,17 +123,22 @@ CodecLevel IncomingTensors::levelOf(const Key& key, std::uint32_t level) const {
   return static_cast<CodecLevel>(level);
 }
 
+Division IncomingTensors::checkedDivision(const TensorMessage& message) const {
+  const MicroBatch& at = message.at;
+  const std::uint32_t count = at.batch.count, samples = at.batch.samples;
+  if (samples > 0 && samples <= options_.maxBatch && at.step > 0) {
+    Division agreed = options_.divisionOf(at.phase, at.step, samples);
+    if (agreed.count == count && agreed.samples == samples && at.i < count) return agreed;
+  }
+  throw ProtocolError("bad-key", toString(message.key()) + " does not fit the agreed batch: " +
+                                     std::to_string(samples) + " samples in " +
+                                     std::to_string(count) + " micro-batches");
+}
+
 void IncomingTensors::checkTensor(const IncomingTensor& tensor, std::uint64_t encodedBytes) const {
   const MicroBatch& at = tensor.message.at;
   const Flow flow = tensor.message.flow;
   const std::string name = toString(tensor.message.key());
-  const std::uint32_t count = at.batch.count, samples = at.batch.samples;
-  if (samples == 0 || samples > options_.maxBatch ||
-      at.batch != Division::of(samples, options_.microBatches) || at.i >= count) {
-    throw ProtocolError("bad-key",
-                        name + " does not fit the agreed batch: " + std::to_string(samples) +
-                            " samples in " + std::to_string(count) + " micro-batches");
-  }
   const TensorSpec agreed = options_.spec(flow, at.size());
   if (tensor.spec != agreed) {
     throw ProtocolError("bad-tensor", name + " is " + toString(tensor.spec) + ", but " +
@@ -168,8 +175,8 @@ void IncomingTensors::checkBlob(const IncomingTensor& tensor, std::uint64_t enco
 }
 
 std::uint64_t IncomingTensors::maxBlobBytes(Flow flow) const {
-  if (flow != kTraceBody) return options_.maxBlobBytes;
-  return options_.trace ? kMaxTraceBytes : 0;
+  if (flow == kTraceBody) return options_.trace ? kMaxTraceBytes : 0;
+  return flow == kPartsClient || flow == kSumsClient ? options_.partBytes : options_.maxBlobBytes;
 }
 
 // ---- Payload ----

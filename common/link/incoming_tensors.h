@@ -51,7 +51,7 @@ class IncomingTensors {
   // The memory for the payload of the frame that was just passed to open() or continueStream().
   std::span<std::byte> place(const FrameHeader& header);
   // Allows one blob of this flow. Call when it is requested.
-  void expectBlob(Flow flow) { expectedBlob_ = flow; }
+  void expectBlob(Flow flow) { expectedBlobs_[flow] = true; }
   // Call when the payload of this frame has arrived. If the tensor is complete, removes and returns
   // it.
   std::optional<IncomingTensor> received(const FrameHeader& header);
@@ -66,6 +66,7 @@ class IncomingTensors {
                       std::uint64_t encodedBytes);
   void checkDirection(const Key& key) const;
   CodecLevel levelOf(const Key& key, std::uint32_t level) const;
+  Division checkedDivision(const TensorMessage& message) const;
   void checkTensor(const IncomingTensor& tensor, std::uint64_t encodedBytes) const;
   void checkBlob(const IncomingTensor& tensor, std::uint64_t encodedBytes) const;
   std::uint64_t maxBlobBytes(Flow flow) const;
@@ -77,7 +78,7 @@ class IncomingTensors {
   std::map<Flow, IncomingTensor> interrupted_;       // incomplete tensors of an earlier connection
   FlowMap<std::uint64_t> complete_;                  // number of complete tensors
   std::uint64_t lastStream_ = 0;
-  std::optional<Flow> expectedBlob_;
+  FlowMap<bool> expectedBlobs_;
 };
 
 }  // namespace cleave

@@ -47,6 +47,7 @@ TensorLink::TensorLink(TensorLinkOptions options, std::shared_ptr<BufferPool> po
       place_(options.place),
       elsewhere_(options.elsewhere),
       isEdge_(options.isEdge),
+      isCohort_(options.partBytes > 0),
       needsSamples_(std::any_of(options.codecs.begin(), options.codecs.end(),
                                 [](const auto& each) { return each.second.own->keepsSamples(); })),
       deliver_(std::move(callbacks.deliver)),
@@ -102,6 +103,9 @@ void TensorLink::send(Message message) {
   if (auto* tensor = std::get_if<TensorMessage>(&message)) {
     sender_->sendTensor(std::move(*tensor));
   } else if (auto* blob = std::get_if<Blob>(&message)) {
+    // Each answers the other.
+    if (blob->flow == kPartsClient) receiver_->expectBlob(kSumsClient);
+    if (blob->flow == kSumsClient) receiver_->expectBlob(kPartsClient);
     sender_->sendBlob(std::move(*blob));
   } else if (auto* done = std::get_if<BodyDone>(&message)) {
     done->codecSeconds += takeCodecSeconds();
@@ -193,6 +197,8 @@ void TensorLink::receivedControl(FrameKind kind, std::span<const std::byte> meta
       if (!atServer) return deliverStep(stepOkFromWire(metadata));
       break;
     case FrameKind::step: {
+      // The first server of a cohort passes it on to members that obey.
+      if (!atServer && isCohort_) return deliver_(decisionFromWire(metadata));
       if (!atServer) break;
       const StepDecision decision = decisionFromWire(metadata);
       samples_.decided(decision.step);

@@ -125,6 +125,7 @@ class TensorLink : public EngineLink, public FrameSink {
   const Place place_;
   const FlowMap<bool> elsewhere_;
   const bool isEdge_;
+  const bool isCohort_;
   const bool needsSamples_;  // a codec keeps samples
   const std::function<void(Message)> deliver_;
   const std::shared_ptr<ConnectionSlot> slot_;

@@ -24,6 +24,8 @@ struct TensorLinkOptions : TensorCodecOptions {
   Place place;  // the place of the server's body
   std::uint32_t inFlight = 1;
   std::uint32_t maxBatch = 1;
+  // How a batch of this many samples is divided; empty: into M micro-batches. Any thread.
+  std::function<Division(Phase phase, std::uint64_t step, std::uint32_t samples)> divide;
   // Returns the negotiated spec of a flow's tensor for `samples` samples.
   std::function<TensorSpec(Flow flow, std::uint32_t samples)> spec;
   int (*priority)(Flow flow, const Place& body) = nullptr;
@@ -47,6 +49,7 @@ struct TensorLinkOptions : TensorCodecOptions {
   bool isEdge = false;
   // ----
   std::uint64_t maxBlobBytes = 0;  // maximum size of weights/body or grads/body
+  std::uint64_t partBytes = 0;     // in a cohort: maximum size of parts/client and sums/client; else 0
   bool initialWeights = false;     // the client may send weights/body, once
   std::string weightsSha256;       // required digest of weights/body, 32 bytes; empty: any
   // Counts the bytes and steps of all links that share it; null: not counted.
@@ -54,6 +57,9 @@ struct TensorLinkOptions : TensorCodecOptions {
   // Null: no trace. On the server, the link answers a Fetch of trace/body from it.
   std::shared_ptr<TraceRecorder> trace;
 
+  Division divisionOf(Phase phase, std::uint64_t step, std::uint32_t samples) const {
+    return divide ? divide(phase, step, samples) : Division::of(samples, microBatches);
+  }
   // The SNR that the metadata of a tensor contains: the lower one of `own` and those that have
   // arrived over edges in the step; nullopt: none.
   std::optional<double> reportedSnr(const Key& key, std::optional<double> own) const {

@@ -152,7 +152,7 @@ OutgoingTensor TensorSender::outgoing(const std::shared_ptr<Encoding>& encoding,
   tensor.priority = blob ? 0 : options_->priority(key.flow, options_->place);
   // Blobs that the client fetches must not delay the step. The initial weights that the client
   // sends may: no step runs before they arrive.
-  tensor.isBackground = blob && options_->role == Role::server;
+  tensor.isBackground = blob && options_->role == Role::server && key.flow != kSumsClient;
   tensor.queuedAt = now();
   tensor.sha256 = encoding->sha256;
   // The outbox calls these from within Connection::run(), during which this object exists. Calls
@@ -244,7 +244,7 @@ void TensorSender::settleReleased() {
 // Call when the tensor has been written and acknowledged.
 void TensorSender::settle(const Key& key) {
   if (isBlob(key.flow)) {
-    blobUnderWay_ = false;
+    if (key.flow != kSumsClient) blobUnderWay_ = false;
   } else {
     order_->settled(key);
   }

@@ -11,6 +11,7 @@
 #include "common/model/inserts.h"
 #include "common/model/model.h"
 #include "common/model/optimizer.h"
+#include "common/topology/cohort.h"
 
 namespace cleave {
 
@@ -28,6 +29,7 @@ struct Experiment {
   std::string schedule = "priority";
   std::uint32_t staleness = 0;  // D, see versionFor()
   std::uint32_t replicas = 1;   // servers that compute the same body; see Replica
+  Cohort cohort = {};           // the clients that train together
   OptimizerSpec optimizer = {};
   // Patterns (matchesPattern()) of the names of parameters that are not trained. Parameters that
   // match a later pattern with a leading "!" are trained nevertheless. Adapters are always trained.

@@ -1,10 +1,12 @@
 #include "common/run/action_tables.h"
 
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "common/device/torch_errors.h"
+#include "common/run/member_part.h"
 
 namespace cleave {
 namespace {
@@ -111,6 +113,27 @@ ActionTable clientActions(ClientStage& stage, int threads, DecideFunction decide
   };
   at(table, ActionKind::headBackward) = [&stage](Work work) -> Result {
     stage.headBackward(work.at, std::move(work.tensors()));
+    return std::monostate{};
+  };
+  // In a cohort.
+  at(table, ActionKind::exportBlob) = [&stage](Work work) -> Result {
+    MemberPart part{{}, stage.metrics(work.at.step)};
+    if (work.at.phase == Phase::train) {
+      part.values.resize(stage.shareSize());
+      stage.writeShare(work.at.step, part.values);
+    }
+    return toBytes(part);
+  };
+  at(table, ActionKind::importBlob) = [&stage](Work work) -> Result {
+    MemberPart sum = partFromBytes(std::get<Blob>(work.input).bytes);
+    const std::size_t expected = work.at.phase == Phase::train ? stage.shareSize() : 0;
+    if (sum.values.size() != expected) {
+      throw ProtocolError("bad-part", "the sum over the members has " +
+                                          std::to_string(sum.values.size()) +
+                                          " values instead of " + std::to_string(expected));
+    }
+    if (expected > 0) stage.readSum(work.at.step, sum.values);
+    stage.setMetrics(work.at.step, std::move(sum.metrics));
     return std::monostate{};
   };
   at(table, ActionKind::decide) = [decide = std::move(decide)](Work work) -> Result {

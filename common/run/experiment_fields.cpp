@@ -85,6 +85,7 @@ std::vector<ExperimentField> makeFields() {
       {"codec", &E::codecs},
       {"non_finite.raw", &E::rawNonFinite},
       {"replicas", &E::replicas, {1, kMaxBodyReplicas}},
+      {"cohort", &E::cohort},
       {"device_bits",
        &E::deviceBits,
        {},

@@ -24,7 +24,7 @@ struct ExperimentField {
                double Experiment::*, std::string Experiment::*, Precision Experiment::*,
                std::vector<std::string> Experiment::*, ParsedCodecs Experiment::*,
                ModelSpec Experiment::*, OptimizerSpec Experiment::*,
-               std::vector<InsertSpec> Experiment::*>
+               std::vector<InsertSpec> Experiment::*, Cohort Experiment::*>
       member;
   FieldRange range = {};
   // For the documentation of the key. Empty: the client has rows of its own to read this field.

@@ -9,6 +9,7 @@
 #include "common/link/tensor_link.h"
 #include "common/model/graph/graph_blocks.h"
 #include "common/model/stage/deterministic_scope.h"
+#include "common/run/member_part.h"
 #include "compression/registry.h"
 
 namespace cleave {
@@ -205,6 +206,76 @@ void checkReplicas(const RunSpec& spec, const Schedule& schedule) {
   }
 }
 
+namespace {
+
+[[noreturn]] void refuseCohort(const std::string& sentence, const std::string& hint,
+                               const std::string& key) {
+  throw UsageError("bad-cohort", sentence, hint).about(key);
+}
+
+}  // namespace
+
+void checkCohort(const RunSpec& spec, const CodecPlan& codecs) {
+  const Cohort& cohort = spec.cohort;
+  if (!cohort.exists()) {
+    if (!cohort.members.empty()) refuse("there are members, but no id of a cohort");
+    return;
+  }
+  if (cohort.members.empty() || cohort.size() > kMaxMembers) {
+    refuseCohort("a cohort has " + std::to_string(cohort.size()) + " members",
+                 "list 1 to " + std::to_string(kMaxMembers) + " names in cohort.members",
+                 "cohort.members");
+  }
+  for (const std::string& name : cohort.members) {
+    if (!name.empty() && std::ranges::count(cohort.members, name) == 1) continue;
+    refuseCohort("cohort.members has '" + name + "' twice, or an empty name",
+                 "list the name of each member's certificate once", "cohort.members");
+  }
+  if (cohort.batch == 0 || cohort.evalBatch == 0 ||
+      std::max(cohort.batch, cohort.evalBatch) > spec.maxBatch || spec.microBatches > cohort.batch) {
+    refuse("the batches of the cohort do not fit the run");
+  }
+  for (const auto& [flow, codec] : codecs) {
+    if (codec.own->keepsSamples()) {
+      refuseCohort("codec " + codec.own->spec() + " of " + flowName(flow) +
+                       " keeps samples, which is not supported in a cohort",
+                   "use another codec, such as block:bits=8", "codec");
+    }
+  }
+  for (const InsertSpec& insert : spec.inserts) {
+    if (insert.kind != "pca") continue;
+    refuseCohort("an insert of kind pca tracks the samples of one client",
+                 "use kind: conv or linear, with train.freeze: [insert.*]", "insert");
+  }
+  if (spec.codecLevels) {
+    refuseCohort("the quality of codecs cannot be checked in a cohort", "set quality.every to 0",
+                 "quality.every");
+  }
+}
+
+void joinMembers(const RunSpec& spec, Roster roster, std::uint64_t shareValues,
+                 std::span<RunPlan*> plans) {
+  constexpr std::uint64_t kMaxValues = std::uint64_t{1} << 28;
+  if (shareValues > kMaxValues) {
+    refuseCohort("head and tail have " + std::to_string(shareValues) + " trained values",
+                 "move more of the model to the server", "model.cuts");
+  }
+  std::uint64_t samples = 0;
+  for (const std::uint32_t each : roster.train) samples += each;
+  constexpr std::uint64_t kMaxSamples = std::uint64_t{1} << 31;
+  if (samples == 0 || samples > kMaxSamples) {
+    refuseCohort("the members have " + std::to_string(samples) + " training samples together",
+                 "1 to " + std::to_string(kMaxSamples) + " are possible", "cohort.members");
+  }
+  const auto joint = std::make_shared<const JointPlan>(
+      JointPlan::Options{spec.seed, spec.cohort.batch, spec.cohort.evalBatch, spec.microBatches},
+      std::move(roster));
+  for (RunPlan* const plan : plans) {
+    plan->joint = joint;
+    plan->partBytes = maxPartBytes(shareValues);
+  }
+}
+
 RunPlan planRun(const RunSpec& spec) {
   return planReplica(planClient(spec, {}, nullptr), spec.replica);
 }
@@ -258,7 +329,11 @@ RunPlan planClient(const RunSpec& spec, const std::vector<int>& innerCuts,
   plan.maxKeptSamples = spec.trainSamples;
   plan.microBatches = spec.microBatches;
   plan.maxBatch = spec.maxBatch;
-  const std::uint32_t inProgress = spec.microBatches * (spec.staleness + 1);
+  if (spec.cohort.exists()) {
+    plan.microBatches = maxMicroBatches(spec.microBatches, std::max(1u, spec.cohort.size()));
+    plan.stage.microBatches = plan.microBatches;  // as many have batch-norm statistics
+  }
+  const std::uint32_t inProgress = plan.microBatches * (spec.staleness + 1);
   plan.inFlight = resolveInFlight(*plan.schedule, spec.inFlight, inProgress, spec.bodies);
   if (!plan.place.limitsInFlight()) plan.inFlight = inProgress;
   plan.codecs = codecsOf(spec, plan.place, plan.blocks, plan.stage.cuts);
@@ -268,6 +343,7 @@ RunPlan planClient(const RunSpec& spec, const std::vector<int>& innerCuts,
     checkKeptSamples(spec, *codec.own, flow, plan.blocks, plan.stage.cuts);
     checkStateless(spec, *codec.own, flow, tensor);
   }
+  checkCohort(spec, plan.codecs);
   if (spec.codecLevels) addEightBitCodecs(plan);
   if (spec.watchEvery > 0 && !spec.codecLevels) refuse("watch_every is set without codec_levels");
   if (spec.trace.steps > 0 && spec.trace.first == 0) refuse("the trace begins before step 1");
@@ -295,6 +371,13 @@ EngineOptions engineOptions(const RunPlan& plan) {
   options.staleness = plan.spec.staleness;
   options.replica = plan.stage.replica;
   options.reduces = shareSize(plan) > 0;
+  if (plan.joint) {
+    options.planned = [joint = plan.joint](const MicroBatch& at) {
+      return joint->division(at.phase, at.step);
+    };
+    options.member = plan.member;
+    options.sumsMembers = plan.spec.cutNumber == 0 && plan.stage.replica.rank == 0;
+  }
   return options;
 }
 
@@ -323,6 +406,12 @@ TensorLinkOptions linkOptions(const RunPlan& plan, Role role) {
   options.spec = [blocks = plan.blocks, cuts = plan.stage.cuts](Flow flow, std::uint32_t samples) {
     return flowSpec(blocks, cuts, flow, samples);
   };
+  if (plan.joint) {
+    options.partBytes = plan.partBytes;
+    options.divide = [joint = plan.joint](Phase phase, std::uint64_t step, std::uint32_t) {
+      return joint->division(phase, step);
+    };
+  }
   options.priority = plan.schedule->linkPriority;
   options.maxBlobBytes = maxWeightsBytes(plan);
   options.initialWeights = plan.spec.initialWeights;

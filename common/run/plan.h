@@ -12,6 +12,7 @@
 #include "common/engine/engine.h"
 #include "common/model/graph/graph_blocks.h"
 #include "common/model/stage/stage.h"
+#include "common/run/joint_plan.h"
 #include "common/run/run_spec.h"
 
 namespace cleave {
@@ -37,10 +38,19 @@ struct RunPlan {
   // planRun() to all of them.
   std::uint32_t maxKeptSamples = 0;
   CodecPlan codecs;  // useDeviceCodecs() adds the GPU implementations
+  // The batches of a cohort. Set after planRun(), when all members are known; else null.
+  std::shared_ptr<const JointPlan> joint;
+  std::size_t partBytes = 0;  // in a cohort: maximum size of parts/client and sums/client
+  // The number of this client in its cohort; nullopt: none, or the plan of a server.
+  std::optional<std::uint32_t> member = std::nullopt;
 
   std::vector<Flow> flows() const { return place.flows(); }
-  // How a batch of the whole body is divided.
+  // How a batch of one client is divided.
   Division divide(std::uint32_t samples) const { return Division::of(samples, spec.microBatches); }
+  // How a batch of the whole body is divided. `samples`: of all members together.
+  Division division(Phase phase, std::uint64_t step, std::uint32_t samples) const {
+    return joint ? joint->division(phase, step) : divide(samples);
+  }
   std::uint32_t largestMicroBatch() const { return divide(spec.maxBatch).largest(); }  // in samples
 };
 
@@ -55,9 +65,17 @@ void checkStaleness(const Schedule& schedule, std::uint32_t staleness);
 // replicas.
 void checkReplicas(const RunSpec& spec, const Schedule& schedule);
 
+// Checks what a cohort requires of the other settings. Throws UsageError "bad-cohort".
+void checkCohort(const RunSpec& spec, const CodecPlan& codecs);
+
 // Checks that the body's codecs can be used if it has an edge before it or after it. Throws
 // UsageError "bad-codec-spec".
 void checkEdgeCodecs(const RunPlan& plan, bool hasEdgeBefore, bool hasEdgeAfter);
+
+// Sets the batches of a cohort in `plans`. `roster`, `shareValues`: what its members have
+// announced (ClientStage::shareSize()). Throws UsageError "bad-cohort".
+void joinMembers(const RunSpec& spec, Roster roster, std::uint64_t shareValues,
+                 std::span<RunPlan*> plans);
 
 // The plan of a body's server. Throws UsageError if a value is unknown, out of range or
 // inconsistent. Builds and allocates nothing.
@@ -77,7 +95,8 @@ void useDeviceCodecs(RunPlan& plan, ComputeDevice& device);
 // The size of the output's last dimension, such as the number of classes; 0 for a single number.
 std::int64_t outputSize(const RunPlan& plan);
 
-// Return the options that a plan determines; the caller adds the others.
+// Return the options that a plan determines; the caller adds the others. Of a cohort, call them when
+// `joint` is set.
 EngineOptions engineOptions(const RunPlan& plan);
 TensorLinkOptions linkOptions(const RunPlan& plan, Role role);
 

@@ -92,6 +92,13 @@ void forEachField(Is<InsertSpec> auto& insert, auto visit) {
   visit("parameters", insert.parameters, kAnyNumber);
 }
 
+void forEachField(Is<Cohort> auto& cohort, auto visit) {
+  visit("id", cohort.id, FieldRange());
+  visit("members", cohort.members, FieldRange());
+  visit("batch", cohort.batch, FieldRange{0, kMaxBatch});
+  visit("eval_batch", cohort.evalBatch, FieldRange{0, kMaxBatch});
+}
+
 void forEachField(Is<TraceWindow> auto& trace, auto visit) {
   visit("first", trace.first, FieldRange());
   visit("steps", trace.steps, FieldRange{0, kMaxTraceSteps});
@@ -99,7 +106,7 @@ void forEachField(Is<TraceWindow> auto& trace, auto visit) {
 
 template <typename T>
 concept HasFields = Is<T, RunSpec> || Is<T, ModelSpec> || Is<T, OptimizerSpec> ||
-    Is<T, ParameterGroup> || Is<T, InsertSpec> || Is<T, TraceWindow>;
+    Is<T, ParameterGroup> || Is<T, InsertSpec> || Is<T, Cohort> || Is<T, TraceWindow>;
 
 template <typename T>
 Json written(const T& value) {

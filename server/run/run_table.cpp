@@ -82,14 +82,34 @@ std::shared_ptr<Seat> RunTable::admit(RunRequest request) {
   } else {
     admission_.checkRun(request.identity, request.runId(), plan);
     refuseServed(request);
+    if (auto seat = join(request)) return seat;
     ticket = reserve(request.identity, plan);
   }
   const std::string key = keyOf(request);
   assert(!seats_.contains(key));
-  auto run = std::make_shared<ServedRun>(
-      resources_, std::move(request), std::move(plan), std::move(ticket),
-      [this, key](std::exception_ptr error) { parkedSeatFailed(key, std::move(error)); });
+  auto run = std::make_shared<ServedRun>(resources_, std::move(request), std::move(plan),
+                                         std::move(ticket), failedFunction(key));
   return seats_[key] = std::shared_ptr<Seat>(run, &run->owner());
+}
+
+std::function<void(std::exception_ptr)> RunTable::failedFunction(const std::string& key) {
+  return [this, key](std::exception_ptr error) { parkedSeatFailed(key, std::move(error)); };
+}
+
+// Adds a seat to the run of the member's cohort; null if no member of it has connected.
+std::shared_ptr<Seat> RunTable::join(RunRequest& request) {
+  const Cohort& cohort = request.spec.cohort;
+  if (!cohort.exists() || request.isTrial()) return nullptr;
+  const auto found = std::ranges::find_if(seats_, [&](const auto& each) {
+    const RunSpec& spec = each.second->request().spec;
+    return spec.cohort.id == cohort.id && spec.cutNumber == request.spec.cutNumber &&
+           spec.replica == request.spec.replica && !each.second->run().isClosing();
+  });
+  if (found == seats_.end()) return nullptr;
+  const std::shared_ptr<Seat> first = found->second;
+  const std::string key = keyOf(request);
+  Seat& seat = first->run().join(std::move(request), failedFunction(key));
+  return seats_[key] = std::shared_ptr<Seat>(first, &seat);
 }
 
 std::unique_ptr<Admission::Ticket> RunTable::reserve(const std::string& identity,
@@ -192,14 +212,14 @@ void RunTable::endParked(const Error& error, const std::function<bool(const Seat
 void RunTable::parkedSeatFailed(const std::string& key, std::exception_ptr error) {
   const auto found = seats_.find(key);
   if (found == seats_.end() || found->second->run().isClosing()) return;
+  std::string reason;
   try {
     std::rethrow_exception(error);
   } catch (const std::exception& failure) {
-    found->second->run().log(
-        spdlog::level::warn,
-        fmt::format("ended while it was not connected: {}", printable(failure.what())));
+    reason = printable(failure.what());
   }
-  boost::asio::co_spawn(resources_.io, close(found->second), [](std::exception_ptr failed) {
+  found->second->run().log(spdlog::level::warn, "ended while it was not connected: " + reason);
+  boost::asio::co_spawn(resources_.io, close(found->second, reason), [](std::exception_ptr failed) {
     if (failed) std::rethrow_exception(failed);
   });
 }
@@ -214,8 +234,14 @@ std::vector<SessionStatus> RunTable::parked() const {
 
 // ---- The end ----
 
-boost::asio::awaitable<void> RunTable::close(std::shared_ptr<Seat> seat) {
+boost::asio::awaitable<void> RunTable::close(std::shared_ptr<Seat> seat, std::string reason) {
   ServedRun& run = seat->run();
+  const auto keepAlive = seat;  // also if the seat is removed
+  const bool isOpen = seat->link() != nullptr;
+  if (!run.leave(*seat, reason)) {
+    if (!isOpen) std::erase_if(seats_, [&](const auto& each) { return each.second == seat; });
+    co_return;
+  }
   co_await run.close();
   closeUsage(run);
   std::erase_if(seats_, [&](const auto& entry) { return &entry.second->run() == &run; });

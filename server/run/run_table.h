@@ -38,9 +38,10 @@ class RunTable {
   // Returns the edge of a served run that expects another server with this token. Throws RunError
   // "edge-not-here".
   std::shared_ptr<RunEdge> findEdge(const std::string& runId, const std::string& token) const;
-  // Closes the seat's run, and removes its seats. Its memory and session are free for others once
-  // the caller has released the seat too.
-  boost::asio::awaitable<void> close(std::shared_ptr<Seat> seat);
+  // Call when nobody uses the seat any more; `reason`: see ServedRun::leave(). If it was the run's
+  // last seat, closes the run, and removes its seats. Its memory and session are free for others
+  // once the caller has released the seat too.
+  boost::asio::awaitable<void> close(std::shared_ptr<Seat> seat, std::string reason);
   // Ends the runs of the parked seats for which `isMeant` returns true.
   void endParked(const Error& error, const std::function<bool(const Seat&)>& isMeant);
   // Completes the records of all runs with the current state. Call before exiting without closing
@@ -57,6 +58,8 @@ class RunTable {
   void recordUsage(ServedRun& run, SteadyTime time);
   void closeUsage(ServedRun& run);
   void refuseServed(const RunRequest& request);
+  std::shared_ptr<Seat> join(RunRequest& request);
+  std::function<void(std::exception_ptr)> failedFunction(const std::string& key);
   std::unique_ptr<Admission::Ticket> reserve(const std::string& identity, const RunPlan& plan);
   bool endOldestParked(const std::string& identity);
   void parkedSeatFailed(const std::string& key, std::exception_ptr error);

@@ -30,12 +30,13 @@ std::uint64_t randomToken() {
 
 }  // namespace
 
-Seat::Seat(ServedRun& run, const RunResources& resources, RunRequest request,
+Seat::Seat(ServedRun& run, const RunResources& resources, std::uint32_t number, RunRequest request,
            std::unique_ptr<Admission::Ticket> ticket,
            std::function<void(std::exception_ptr)> failed)
     : run_(run),
       resources_(resources),
       request_(std::move(request)),
+      number_(number),
       ticket_(std::move(ticket)),
       failed_(std::move(failed)),
       token_(randomToken()),
@@ -48,6 +49,12 @@ void Seat::stored(const LastConnection& connection) {
 }
 
 asio::awaitable<void> Seat::storeConnection(const wire::Hello& hello) {
+  // The records of a cohort's run are its owner's; those of other members are in memory only.
+  if (&run_.owner() != this) {
+    checkContinues(hello, last_);
+    last_ = connectionOf(hello);
+    co_return;
+  }
   last_ = co_await resources_.store.storeConnection(request_.identity, hello);
 }
 
@@ -103,7 +110,7 @@ SessionStatus Seat::status() const {
   status.number = session_;
   status.identity = request_.identity;
   status.run = request_.runId();
-  status.memoryBytes = ticket_->bytes();
+  status.memoryBytes = ticket_ ? ticket_->bytes() : 0;
   if (parked_) {
     status.kind = "parked";
     status.seconds = secondsSince(parked_->since);

@@ -30,7 +30,8 @@ struct RunRequest {
   RunSpec spec;  // the run spec of the Hello
   std::string identity;
   std::uint64_t session = 0;   // number of the session that received it
-  bool clientIsLocal = false;  // the client also uses this machine's processors
+  bool clientIsLocal = false;   // the client also uses this machine's processors
+  bool hasCertificate = false;  // which says its identity
 
   const std::string& runId() const { return hello.run_id(); }
   // A trial of codecs: it leaves no records, and its weights cannot be fetched.
@@ -42,12 +43,16 @@ class ServedRun;
 // io thread. Owned by its run.
 class Seat {
  public:
-  // `failed` is called on the io thread with the error that ends the run while this seat is parked.
-  Seat(ServedRun& run, const RunResources& resources, RunRequest request,
+  // `number`: among the run's seats; that of its member in a cohort. `ticket`: the run's, in its
+  // first seat; else null. `failed` is called on the io thread with the error that ends the run
+  // while this seat is parked.
+  Seat(ServedRun& run, const RunResources& resources, std::uint32_t number, RunRequest request,
        std::unique_ptr<Admission::Ticket> ticket, std::function<void(std::exception_ptr)> failed);
 
   // ---- For its run ----
 
+  // Its number among the run's seats: that of its member in a cohort; else 0.
+  std::uint32_t number() const { return number_; }
   // The run has stored this connection. Throws the error of an earlier end().
   void stored(const LastConnection& connection);
   // Call once; the other functions below require it, except those that say otherwise.
@@ -108,6 +113,7 @@ class Seat {
   ServedRun& run_;
   const RunResources& resources_;
   const RunRequest request_;
+  const std::uint32_t number_;
   const std::unique_ptr<Admission::Ticket> ticket_;
   const std::function<void(std::exception_ptr)> failed_;
   const std::uint64_t token_;

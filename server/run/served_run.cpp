@@ -3,6 +3,9 @@
 #include <spdlog/fmt/fmt.h>
 
 #include <algorithm>
+#include <boost/asio/as_tuple.hpp>
+#include <boost/asio/experimental/awaitable_operators.hpp>
+#include <boost/asio/use_awaitable.hpp>
 #include <cassert>
 #include <chrono>
 #include <exception>
@@ -17,7 +20,9 @@
 #include "common/files/sha256.h"
 #include "common/link/edge.h"
 #include "common/run/action_tables.h"
+#include "common/run/member_part.h"
 #include "server/run/hello.h"
+#include "server/run/membership.h"
 #include "server/store/on_thread.h"
 #include "stage/remote_body.h"
 
@@ -32,6 +37,9 @@ std::string blocksText(const RunPlan& plan) {
   return first == last ? fmt::format("block {}", first)
                        : fmt::format("blocks {} to {}", first, last);
 }
+
+constexpr std::chrono::seconds kRosterEvery{1};  // how often waiting members are told who is missing
+constexpr double kMemberRetrySeconds = 2;
 
 // Tests make the weights of one body wrong.
 void makeUpdateFail(ActionTable& table) {
@@ -63,18 +71,107 @@ ServedRun::ServedRun(const RunResources& resources, RunRequest request, RunPlan 
       plan_(std::move(plan)),
       serverLog_(logAbout(request.identity, request.runId())),
       edges_(request.hello, resources_.settings, resources_.certificates, resources_.io,
-             [this](const RunError& error) { edgeFailed(error); }) {
-  seats_.push_back(std::make_unique<Seat>(*this, resources, std::move(request), std::move(ticket),
-                                          std::move(failed)));
+             [this](const RunError& error) { edgeFailed(error); }),
+      opened_(resources.io, SteadyTime::max()) {
+  const std::uint32_t number = memberNumber(request);
+  seats_.push_back(std::make_unique<Seat>(*this, resources, number, std::move(request),
+                                          std::move(ticket), std::move(failed)));
 }
 
 ServedRun::~ServedRun() = default;
 
+// ---- Members of a cohort ----
+
+Seat& ServedRun::join(RunRequest request, std::function<void(std::exception_ptr)> failed) {
+  const std::uint32_t number = memberNumber(request);
+  const auto place = std::ranges::lower_bound(seats_, number, {}, &Seat::number);
+  if (place != seats_.end() && (*place)->number() == number) {
+    throw RunError("member-connected",
+                   fmt::format("{} is already connected to this server as a member of the cohort {}",
+                               plan_.spec.cohort.members[number], plan_.spec.cohort.id),
+                   "set cohort.member to this client's own name; if its earlier process has just "
+                   "ended, try again",
+                   kMemberRetrySeconds);
+  }
+  checkSameRun(owner().request(), request);
+  auto seat = std::make_unique<Seat>(*this, resources_, number, std::move(request), nullptr,
+                                     std::move(failed));
+  return **seats_.insert(place, std::move(seat));
+}
+
+std::vector<std::string> ServedRun::missing() const {
+  std::vector<std::string> names = plan_.spec.cohort.members;
+  std::erase_if(names, [&](const std::string& name) {
+    return std::ranges::any_of(
+        seats_, [&](const auto& seat) { return seat->request().hello.member().name() == name; });
+  });
+  return names;
+}
+
+asio::awaitable<bool> ServedRun::waitUntilOpen() {
+  using namespace asio::experimental::awaitable_operators;
+  if (opened_.expiry() == SteadyTime::max()) {
+    asio::steady_timer pause(resources_.io, kRosterEvery);
+    const auto ignoringCancellation = asio::as_tuple(asio::use_awaitable);
+    co_await (opened_.async_wait(ignoringCancellation) || pause.async_wait(ignoringCancellation));
+  }
+  if (openError_) std::rethrow_exception(openError_);
+  co_return opened_.expiry() != SteadyTime::max();
+}
+
+// All parts of the run know its batches from now on.
+void ServedRun::joinMembers() {
+  Roster roster;
+  for (const auto& seat : seats_) {
+    const wire::Member& member = seat->request().hello.member();
+    roster.train.push_back(member.train_samples());
+    roster.evaluation.push_back(member.evaluation_samples());
+  }
+  RunPlan* plan = &plan_;
+  cleave::joinMembers(plan_.spec, std::move(roster), hello().member().share_values(),
+                      std::span(&plan, 1));
+}
+
+bool ServedRun::leave(Seat& seat, const std::string& reason) {
+  if (!isOpen() && seats_.size() > 1) {
+    std::erase_if(seats_, [&](const auto& each) { return each.get() == &seat; });
+    return false;
+  }
+  if (std::ranges::find(left_, &seat) != left_.end()) return false;
+  left_.push_back(&seat);
+  if (!reason.empty() && seats_.size() > 1) {
+    const std::string& name = plan_.spec.cohort.members[seat.number()];
+    endSeats(RunError("member-left", fmt::format("{} has left the cohort: {}", name, reason),
+                      "start the run again when all members can take part"));
+  }
+  return left_.size() == seats_.size();
+}
+
+// Ends the seats that nobody has left.
+void ServedRun::endSeats(const Error& error) {
+  for (const auto& seat : seats_) {
+    if (std::ranges::find(left_, seat.get()) != left_.end()) continue;
+    seat->end(std::make_exception_ptr(RunError(error, error.what(), error.hint())));
+  }
+}
+
 // ---- Opening ----
 
 asio::awaitable<void> ServedRun::open() {
+  assert(isComplete());
+  try {
+    if (plan_.spec.cohort.exists()) joinMembers();
+    co_await openAll();
+  } catch (...) {
+    openError_ = std::current_exception();
+  }
+  opened_.expires_at(SteadyTime::min());  // resumes those that wait
+  if (openError_) std::rethrow_exception(openError_);
+}
+
+asio::awaitable<void> ServedRun::openAll() {
   co_await openRecords();
-  mailbox_ = std::make_shared<Mailbox>(resources_.device, plan_.inFlight);
+  mailbox_ = std::make_shared<Mailbox>(resources_.device, plan_.inFlight, seats_.size());
   if (engineOptions(plan_).reduces) {
     // Identities cannot join each other's groups. The client's random attempt keeps strangers out.
     replicas_ = std::make_shared<RunReplicas>(
@@ -118,19 +215,23 @@ void ServedRun::openLinks() {
   options.account = account_ = std::make_shared<MemoryAccount>(transitBytes(plan_));
   options.codecQueue = codecQueue_ = resources_.codecs.open();
   trace_ = options.trace;
-  const auto deliver = [mailbox = mailbox_, replicas = replicas_](Message message) {
-    if (replicas && std::holds_alternative<TensorMessage>(message)) replicas->join();
-    mailbox->deliver(std::move(message));
+  const auto deliverFrom = [this](std::size_t peer) {
+    return [mailbox = mailbox_, replicas = replicas_, peer](Message message) {
+      if (replicas && std::holds_alternative<TensorMessage>(message)) replicas->join();
+      mailbox->deliver(std::move(message), peer);
+    };
   };
   const auto record = [files = stored_.files](const TransferRecord& each) {
     files->transfer(each);
   };
   edges_.takeFlows(options);
   const auto pool = stageMemory_ ? stageMemory_->inputs : resources_.pool;
-  edges_.start(options, pool, deliver, record);
-  owner().open(
-      std::make_shared<TensorLink>(std::move(options), pool, resources_.io,
-                                   TensorLink::Callbacks{deliver, record, owner().failed()}));
+  edges_.start(options, pool, deliverFrom(0), record);
+  for (const auto& seat : seats_) {
+    seat->open(std::make_shared<TensorLink>(
+        options, pool, resources_.io,
+        TensorLink::Callbacks{deliverFrom(seat->number()), record, seat->failed()}));
+  }
 }
 
 // The clients learn from this server why the run ends.
@@ -157,10 +258,10 @@ std::shared_ptr<EngineWorker> ServedRun::makeWorker() {
   EngineOptions options = engineOptions(plan_);
   options.resumes = resumes();
   options.hasEdgeBefore = edges_.hasBefore();
+  std::vector<std::shared_ptr<EngineLink>> engineLinks{edges_.with(owner().link())};
+  for (std::size_t s = 1; s < seats_.size(); ++s) engineLinks.push_back(seats_[s]->link());
   auto worker = std::make_shared<EngineWorker>(
-      std::make_unique<Participant>(
-          options, plan_.place,
-          std::vector<std::shared_ptr<EngineLink>>{edges_.with(owner().link())}),
+      std::make_unique<Participant>(options, plan_.place, std::move(engineLinks)),
       mailbox_, ActionTable{}, [this] { finishedBatch(); }, failFunction(),
       resources_.compute.queue(), trace_);
   worker->limitActions(resources_.settings.actionSeconds);
@@ -192,6 +293,12 @@ ActionTable ServedRun::build() {
        [this](const Resume& resume) { return checkpoints_->restore(resume, *body_, totals()); }},
       reduceFunction());
   if (auto* const remote = dynamic_cast<RemoteBody*>(body_.get())) remote->startActions(table);
+  if (plan_.joint) {
+    table[indexOf(ActionKind::sum)] = [this](Work work) -> Result {
+      return sumOfParts(std::get<std::vector<Blob>>(work.input), hello().member().share_values(),
+                        plan_.spec.cohort.members);
+    };
+  }
   makeUpdateFail(table);
   if (stored_.weights && !hasStoredWeights()) {
     ActionFunction& function = table[indexOf(ActionKind::importBlob)];
@@ -249,7 +356,8 @@ void ServedRun::finish() {
 
 void ServedRun::connected(const Seat& seat) {
   usage_.connected();
-  stored_.files->reconnected(seat.session(), seat.lastConnection().generation);
+  stored_.files->reconnected(seat.session(), seat.lastConnection().generation,
+                             &seat == &owner());
 }
 
 wire::HelloOk ServedRun::helloOk(const Seat& seat) const {
@@ -264,6 +372,12 @@ wire::HelloOk ServedRun::helloOk(const Seat& seat) const {
   ok.set_device(resources_.settings.device);
   if (plan_.spec.replicas > 1) {
     ok.set_replica_group(sha256Of(fmt::format("{}", fmt::join(resources_.replicas->hosts, "\n"))));
+  }
+  for (const auto& each : seats_) {
+    if (!plan_.joint) break;
+    wire::Member& member = *ok.add_members();
+    member = each->request().hello.member();
+    member.clear_agreed();
   }
   for (const std::uint64_t step : stored_.available) ok.add_available(step);
   ok.set_recorded_step(stored_.recordedStep);

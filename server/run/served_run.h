@@ -1,10 +1,12 @@
-// A run or a trial on the server, from its admission to its end: a body, and a seat for its client.
+// A run or a trial on the server, from its admission to its end: a body, and a seat for its client,
+// or for each member of its cohort.
 #pragma once
 
 #include <spdlog/logger.h>
 
 #include <atomic>
 #include <boost/asio/awaitable.hpp>
+#include <boost/asio/steady_timer.hpp>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
@@ -49,17 +51,38 @@ ProtocolError trialTooLong(const std::string& limit);
 // destroyed on the device thread.
 class ServedRun {
  public:
-  // `request`, `ticket` and `failed` are those of the first seat.
+  // `request`, `ticket` and `failed` are those of the first seat. Throws the errors of
+  // memberNumber().
   ServedRun(const RunResources& resources, RunRequest request, RunPlan plan,
             std::unique_ptr<Admission::Ticket> ticket,
             std::function<void(std::exception_ptr)> failed);
   ~ServedRun();
 
-  // The seat of the client that asked for the run: its identity owns the records.
+  // The seat of the client that asked for the run, or of the first member: its identity owns the
+  // records.
   Seat& owner() const { return *seats_.front(); }
 
+  // ---- Of a cohort, before open() ----
+
+  // Adds a seat for a member. Throws UsageError "other-member", "not-a-member", or RunError
+  // "member-connected".
+  Seat& join(RunRequest request, std::function<void(std::exception_ptr)> failed);
+  // Whether each member has a seat.
+  bool isComplete() const { return missing().empty(); }
+  // The names of members without a seat.
+  std::vector<std::string> missing() const;
+  // Waits until the run is open, or for a second. Throws the error of open().
+  boost::asio::awaitable<bool> waitUntilOpen();
+
+  // ----
+
+  // Call when nobody uses the seat any more. `reason`: why its client has left; empty: the run is
+  // done. Unless it is, the other seats end too. Returns whether it was the last one: the run must
+  // then be closed.
+  bool leave(Seat& seat, const std::string& reason);
+
   // Opens the run's records, and creates its links and its worker. The worker's first action builds
-  // the model. Throws Error.
+  // the model. Requires isComplete(). Throws Error.
   boost::asio::awaitable<void> open();
   // Called by a seat of the run that will use another connection.
   void connected(const Seat& seat);
@@ -106,10 +129,12 @@ class ServedRun {
   void describe(SessionStatus& status) const;
 
  private:
+  boost::asio::awaitable<void> openAll();
   boost::asio::awaitable<void> openRecords();
+  void joinMembers();
   void openLinks();
   void edgeFailed(const RunError& error);
-  bool isOpen() const { return owner().link() != nullptr; }
+  bool isOpen() const { return !seats_.empty() && owner().link() != nullptr; }
   // Those of the edges, then those of the seats; none before open().
   std::vector<TensorLink*> links() const;
   LinkTotals totals() const;
@@ -133,12 +158,14 @@ class ServedRun {
   boost::asio::awaitable<void> closeWorker();
   // Ends the run with an error, from any thread.
   std::function<void(std::exception_ptr)> failFunction() const;
+  void endSeats(const Error& error);
 
   const RunResources& resources_;
   const bool isTrial_;
   RunPlan plan_;
   const std::shared_ptr<spdlog::logger> serverLog_;
-  std::vector<std::unique_ptr<Seat>> seats_;  // never empty
+  std::vector<std::unique_ptr<Seat>> seats_;  // by number; never empty until the run is closed
+  std::vector<const Seat*> left_;             // those that leave() was called for
   ThreadCount threads_;
   StoredRun stored_;
   std::shared_ptr<RunRecord> record_;
@@ -149,6 +176,8 @@ class ServedRun {
   std::optional<StageMemory> stageMemory_;              // if the stage computes in another process
   std::atomic<std::weak_ptr<WatchedProcess>> process_;  // that process, until it has ended
   RunEdges edges_;
+  boost::asio::steady_timer opened_;  // expires when the run is open, or could not be opened
+  std::exception_ptr openError_;
   std::shared_ptr<RunReplicas> replicas_;  // null: the body has no replicas
   std::unique_ptr<Body> body_;
   std::shared_ptr<EngineWorker> worker_;

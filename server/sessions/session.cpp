@@ -96,7 +96,9 @@ asio::awaitable<void> Session::serve() {
     context_.refusals.note(name(), error, connection_->identity());
     refused = failureMetadata(error);
     mayPark = error.kind() == ErrorKind::link;
+    reason_ = error.what();
   } catch (const std::exception& error) {
+    reason_ = "its session could not be opened";
     processLog()->error("{}: failed: {}", name(), error.what());
     refused = failureMetadata(
         RunError("internal-error", "the server failed to open the session; see its log"));
@@ -147,11 +149,16 @@ asio::awaitable<wire::Hello> Session::readHello() {
 asio::awaitable<void> Session::openRun(wire::Hello hello) {
   checkState(hello);
   RunSpec spec = runSpecFromWire(hello.run_spec());
-  RunRequest request{std::move(hello), std::move(spec), identity_, number_, clientIsLocal_};
+  RunRequest request{std::move(hello), std::move(spec),  identity_,
+                     number_,          clientIsLocal_, !connection_->identity().empty()};
   if (request.hello.token() != 0) co_return co_await continueRun(std::move(request));
   seat_ = context_.runs.admit(request);
   kind_ = request.isTrial() ? "trial" : "run";
   ServedRun& run = seat_->run();
+  if (!run.isComplete()) {
+    co_await waitForMembers();
+    co_return co_await takeSeat(request);
+  }
   co_await run.open();
   co_await takeSeat(request);
   run.start();
@@ -166,6 +173,17 @@ asio::awaitable<void> Session::continueRun(RunRequest request) {
   co_await takeSeat(request);
   seat_->run().log(spdlog::level::info, fmt::format("{}: continues the run, generation {}", name(),
                                                     request.hello.generation()));
+}
+
+// Tells the client for whom it waits, until the member that comes last has opened the run.
+asio::awaitable<void> Session::waitForMembers() {
+  ServedRun& run = seat_->run();
+  run.log(spdlog::level::info, fmt::format("{}: waits for {}", name(), fmt::join(run.missing(), ", ")));
+  do {
+    wire::Roster roster;
+    for (const std::string& each : run.missing()) roster.add_missing(each);
+    co_await connection_->writeHandshakeFrame(FrameKind::roster, roster.SerializeAsString());
+  } while (!co_await run.waitUntilOpen());
 }
 
 asio::awaitable<void> Session::takeSeat(const RunRequest& request) {
@@ -210,8 +228,13 @@ asio::awaitable<bool> Session::serveRun() {
     co_await run.finishWork();
     run.log(spdlog::level::info,
             fmt::format("session {}: the client ended it ({})", number_, reason));
-    if (reason == "done") run.finish();
+    if (reason == "done") {
+      run.finish();
+    } else {
+      reason_ = reason;
+    }
   } catch (const std::exception& error) {
+    reason_ = error.what();
     if (seat_->session() != number_) co_return false;
     run.log(spdlog::level::warn,
             fmt::format("session {}: ended: {}", number_, printable(error.what())));
@@ -244,7 +267,7 @@ asio::awaitable<void> Session::leaveSeat(bool mayPark) {
                         number_, context_.settings.park / std::chrono::seconds(1)));
     seat->park();
   } else {
-    co_await context_.runs.close(std::move(seat));
+    co_await context_.runs.close(std::move(seat), printable(reason_));
   }
 }
 

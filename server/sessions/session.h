@@ -83,6 +83,7 @@ class Session {
   boost::asio::awaitable<void> openProbe(wire::Hello hello);
   boost::asio::awaitable<void> openEdge(wire::Hello hello);
   boost::asio::awaitable<void> refuse(std::string answer);
+  boost::asio::awaitable<void> waitForMembers();
   boost::asio::awaitable<bool> serveRun();
   boost::asio::awaitable<void> serveEdge();
   boost::asio::awaitable<void> leaveSeat(bool mayPark);
@@ -105,6 +106,7 @@ class Session {
   std::unique_ptr<ProbeSession> probe_;
   std::shared_ptr<RunEdge> edge_;
   std::string edgeRun_;  // id of the edge's run
+  std::string reason_;   // why the client has left its run; empty: the run is done
 };
 
 }  // namespace cleave

@@ -60,7 +60,7 @@ class Variant {
         prepared_(resolveVariant(options, number)),
         batch_(firstBatch(prepared_)),
         run_(prepared_),
-        decider_(prepared_.settings, *prepared_.data.train),
+        decider_(prepared_.settings, prepared_.trainSamples()),
         meter_(placesOf(prepared_.bodies)) {
     run_.connect();
     TrainRun::Options started;

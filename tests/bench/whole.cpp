@@ -30,7 +30,7 @@ int run(const CommonOptions& options, int threads) {
 
   std::uint64_t samples = 0;
   std::uint64_t steps = 0;
-  const std::uint64_t total = totalSteps(settings, *data.train);
+  const std::uint64_t total = totalSteps(settings, data.train->size());
   const std::vector<double> rates(settings.groupRates.size() + 1, settings.learningRate.peak);
   const SteadyTime start = now();
   while (steps < total) {

@@ -26,8 +26,9 @@ constexpr double kCostlySeconds = 300e-6;
 constexpr int kTimedSamples = 4;
 constexpr int kMaxAutomaticThreads = 16;
 
-std::vector<std::uint32_t> orderOf(std::vector<std::uint32_t> given, std::uint32_t samples) {
-  if (!given.empty()) return given;
+std::vector<std::uint32_t> orderOf(const Loader::Options& options, std::uint32_t samples) {
+  std::vector<std::uint32_t> given = options.order;
+  if (!given.empty() || !options.sizes.empty()) return given;
   given.resize(samples);
   std::iota(given.begin(), given.end(), 0u);
   return given;
@@ -72,12 +73,16 @@ struct Loader::State {
 
   // The caller holds the mutex.
   Turn takeTurn();
+  std::size_t sizeOf(std::size_t batch) const;
   void openBatch();
   void noteTime(double seconds);
   void noteFailure(std::size_t position, std::exception_ptr error);
   bool hasTakenAll() const {
     const bool isOpen = !window.empty() && window.back()->taken < window.back()->samples;
-    return failure || (next == order.size() && !isOpen);
+    return failure || (hasOpenedAll() && !isOpen);
+  }
+  bool hasOpenedAll() const {
+    return options.sizes.empty() ? next == order.size() : opened == options.sizes.size();
   }
 
   const std::shared_ptr<const Dataset> data;
@@ -91,6 +96,7 @@ struct Loader::State {
   std::mutex mutex;  // guards the members below
   std::condition_variable_any changed;
   std::deque<std::unique_ptr<Preparation>> window;  // oldest first
+  std::size_t opened = 0;                           // number of the batch after `window`
   std::size_t next = 0;                             // position of the first sample after `window`
   std::size_t active = 0;                           // turns in progress
   std::optional<Failure> failure;                   // the failure of the earliest failed sample
@@ -106,10 +112,10 @@ Loader::State::State(std::shared_ptr<const Dataset> from, std::shared_ptr<Buffer
     : data(std::move(from)),
       pool(std::move(buffers)),
       options(std::move(how)),
-      order(orderOf(options.order, data->size())),
+      order(orderOf(options, data->size())),
       repeats(repeatsIn(order, data->size())),
-      arrays(data->arrays()),
-      next(std::min<std::size_t>(options.firstBatch * options.batch, order.size())) {
+      arrays(data->arrays()) {
+  while (opened < options.firstBatch && !hasOpenedAll()) next += sizeOf(opened++);
   for (const SampleArray& array : arrays) sampleBytes.push_back(specOf(array, 1).bytes());
   if (options.threads == 0) {
     untimed = kTimedSamples;
@@ -169,7 +175,7 @@ void Loader::State::work(const std::stop_token& stop) {
 Loader::State::Turn Loader::State::takeTurn() {
   if (failure) return {};
   if (window.empty() || window.back()->taken == window.back()->samples) {
-    if (next == order.size() || window.size() >= options.ahead) return {};
+    if (hasOpenedAll() || window.size() >= options.ahead) return {};
     const std::size_t position = next;
     try {
       openBatch();
@@ -185,18 +191,24 @@ Loader::State::Turn Loader::State::takeTurn() {
   return {&batch, first, batch.taken};
 }
 
+std::size_t Loader::State::sizeOf(std::size_t batch) const {
+  return options.sizes.empty() ? std::min<std::size_t>(options.batch, order.size() - next)
+                               : options.sizes[batch];
+}
+
 void Loader::State::openBatch() {
-  auto opened = std::make_unique<Preparation>();
-  opened->first = next;
-  opened->samples = std::min<std::size_t>(options.batch, order.size() - next);
+  auto batch = std::make_unique<Preparation>();
+  batch->first = next;
+  batch->samples = sizeOf(opened);
   for (const SampleArray& array : arrays) {
-    const TensorSpec spec = specOf(array, static_cast<std::uint32_t>(opened->samples));
-    opened->batch.arrays.push_back({pool->acquire(spec.bytes()), spec});
+    const TensorSpec spec = specOf(array, static_cast<std::uint32_t>(batch->samples));
+    batch->batch.arrays.push_back({pool->acquire(spec.bytes()), spec});
   }
   const auto first = order.begin() + static_cast<std::ptrdiff_t>(next);
-  opened->batch.numbers.assign(first, first + static_cast<std::ptrdiff_t>(opened->samples));
-  next += opened->samples;
-  window.push_back(std::move(opened));
+  batch->batch.numbers.assign(first, first + static_cast<std::ptrdiff_t>(batch->samples));
+  next += batch->samples;
+  ++opened;
+  window.push_back(std::move(batch));
   if (threads.size() > 1) changed.notify_all();
 }
 

@@ -35,6 +35,8 @@ class Loader {
  public:
   struct Options {
     std::uint32_t batch = 0;
+    // The samples of each batch, which may be 0; empty: `batch` each, and the rest in the last one.
+    std::vector<std::uint32_t> sizes = {};
     // The samples of the pass, in their order; empty: all, in the dataset's order.
     std::vector<std::uint32_t> order = {};
     // Applies the training augmentation of this epoch. The nth time that a sample occurs (from 0),

@@ -130,6 +130,28 @@ GradientReport ClientStage::headReport() {
 }
 GradientReport ClientStage::tailReport() { return state_->tail.gradientReport(); }
 
+std::size_t ClientStage::shareSize() const {
+  return state_->head.shareSize() + state_->tail.shareSize();
+}
+
+void ClientStage::writeShare(std::uint64_t step, std::span<float> share) {
+  state_->tail.collectGradients();
+  state_->head.collectGradients();
+  const std::size_t ofHead = state_->head.shareSize();
+  state_->head.writeShare(step, share.first(ofHead));
+  state_->tail.writeShare(step, share.subspan(ofHead));
+}
+
+void ClientStage::readSum(std::uint64_t step, std::span<const float> sum) {
+  const std::size_t ofHead = state_->head.shareSize();
+  state_->head.readSum(step, sum.first(ofHead));
+  state_->tail.readSum(step, sum.subspan(ofHead));
+}
+
+void ClientStage::setMetrics(std::uint64_t step, BatchMetrics metrics) {
+  state_->batch(step).setMetrics(std::move(metrics));
+}
+
 void ClientStage::update(const StepDecision& decision) {
   state_->tail.collectGradients();
   state_->head.update(decision);

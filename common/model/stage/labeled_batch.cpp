@@ -19,15 +19,38 @@ at::Tensor borrowedArray(const TensorView& array) {
 
 void LabeledBatch::begin(const BatchView& batch) {
   batch_ = batch;
+  metrics_ = {};
+  losses_.clear();
+  outputs_.clear();
+  if (samples() == 0) return;  // a member of a cohort may have none
   const auto& shape = batch_.target().spec.shape;
   cleave::checkLoss(scores_.loss, output_, batch_.target().spec.dtype,
                     {shape.begin() + 1, shape.end()});
   checkClasses();
-  const double weight = loss_.weight(loss_.rows({}, borrowedArray(batch_.target())), scores_.loss);
+  const double weight = weightOfWhole();
   weight_ = weight > 0 ? weight : 1;  // if no target counts, all losses are 0
-  metrics_ = {};
-  losses_.clear();
-  outputs_.clear();
+}
+
+// The targets of other members are not known here, so all must count alike.
+double LabeledBatch::weightOfWhole() const {
+  const auto weightOf = [&](const at::Tensor& target) {
+    return loss_.weight(loss_.rows({}, target), scores_.loss);
+  };
+  const at::Tensor target = borrowedArray(batch_.target());
+  const double weight = weightOf(target);
+  if (batch_.whole == 0) return weight;
+  const double each = weight / samples();
+  for (std::int64_t n = 0; n < target.size(0); ++n) {
+    if (weightOf(target.narrow(0, n, 1)) == each) continue;
+    throw UsageError("bad-label",
+                     "sample " + std::to_string(n) +
+                         " of the batch has another weight in the loss than the samples before it, "
+                         "which is not supported in a cohort: a member does not know the weights "
+                         "of the others' samples",
+                     "remove train.loss.class_weights, and targets that the loss ignores")
+        .about("train.loss");
+  }
+  return each * batch_.whole;
 }
 
 void LabeledBatch::checkClasses() const {
@@ -60,7 +83,7 @@ void LabeledBatch::checkClasses() const {
 }
 
 at::Tensor LabeledBatch::slice(const TensorView& array, const MicroBatch& at) const {
-  return borrowedArray(array).narrow(0, at.offset(), at.size());
+  return borrowedArray(array).narrow(0, at.offset() - batch_.first, at.size());
 }
 
 TensorList LabeledBatch::inputs(const MicroBatch& at) const {

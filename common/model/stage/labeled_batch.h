@@ -37,6 +37,7 @@ class LabeledBatch {
   void checkLoss(const MicroBatch& at, const TensorList& activations1) const;
 
   const BatchMetrics& metrics() const { return metrics_; }
+  void setMetrics(BatchMetrics metrics) { metrics_ = std::move(metrics); }
   const std::vector<float>& losses() const { return losses_; }
   // From now on, the model's outputs of each batch are kept until the next batch.
   void keepOutputs() { keepsOutputs_ = true; }
@@ -45,6 +46,7 @@ class LabeledBatch {
 
  private:
   void checkClasses() const;
+  double weightOfWhole() const;
   at::Tensor slice(const TensorView& array, const MicroBatch& at) const;  // borrowed
   void count(const MicroBatch& at, float loss, const LossRows& rows);
 
@@ -53,7 +55,7 @@ class LabeledBatch {
   Shape output_;
   ComputeDevice& device_;
   BatchView batch_;
-  double weight_ = 1;  // weight of the batch
+  double weight_ = 1;  // weight of the whole batch
   BatchMetrics metrics_;
   std::vector<float> losses_;
   bool keepsOutputs_ = false;

@@ -125,12 +125,15 @@ bool bodySplits(const StageOptions& options, const std::vector<BlockSpec>& block
 std::size_t maxShareSize(const StageOptions& options, const std::vector<BlockSpec>& blocks) {
   const int first = options.cuts.cut0, last = options.cuts.cut1;
   std::int64_t slot = 0;  // statistics of a micro-batch
+  std::int64_t flags = 0;
   for (int b = first; b < last; ++b) {
     const BlockSpec& block = blocks[static_cast<std::size_t>(b)];
     for (const NormRow& norm : block.norms) slot += 2 * block.tensors[norm.mean].shape.front();
+    flags += std::ssize(block.tensors);
   }
   if (slot > 0) ++slot;
-  return static_cast<std::size_t>(trainedCount(blocks, first, last) + options.microBatches * slot);
+  return static_cast<std::size_t>(trainedCount(blocks, first, last) + flags +
+                                  options.microBatches * slot);
 }
 
 std::size_t partBytes(const StageOptions& options, const std::vector<BlockSpec>& blocks, int first,

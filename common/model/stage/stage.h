@@ -58,6 +58,10 @@ struct StageOptions : Experiment {
 // A batch in host memory, contiguous.
 struct BatchView {
   std::vector<TensorView> arrays;  // the model's inputs, then the target, each [samples, …]
+  // In a cohort: the position of its first sample in the batch of all members, and the number of
+  // samples of that batch; 0: it is the whole batch.
+  std::uint32_t first = 0;
+  std::uint32_t whole = 0;
 
   const TensorView& target() const { return arrays.back(); }
   std::uint32_t samples() const { return static_cast<std::uint32_t>(target().spec.shape.front()); }
@@ -149,6 +153,15 @@ class ClientStage {
   void observeCuts(
       std::function<void(int cut, const MicroBatch& at, const TensorList& tensors)> function);
 
+  // ---- For a member of a cohort, about the oldest step in progress ----
+  // Number of floats of its part of a sum over members: gradients and batch-norm statistics.
+  std::size_t shareSize() const;
+  // Call after the last backward. `share`: of that size.
+  void writeShare(std::uint64_t step, std::span<float> share);
+  // Replaces gradients, statistics and metrics by those of all members.
+  void readSum(std::uint64_t step, std::span<const float> sum);
+  void setMetrics(std::uint64_t step, BatchMetrics metrics);
+
   const ParameterSet& head() const;
   const ParameterSet& tail() const;
   // The parameters for evaluations and for saving: the averages, if there are any.
@@ -176,10 +189,15 @@ class WholeStage {
 
   // Runs forward and, in training, backward of all micro-batches in order, and returns when the
   // device is done. Gradients accumulate until update(). With staleness, call update() after each
-  // training batch. If several batches with the same number of micro-batches ran before update(),
+  // training batch. With a cohort's division, gradients of head and tail are accumulated member by
+  // member, then added. If several batches with the same number of micro-batches ran before update(),
   // the running batch-norm statistics are updated from the last one only.
-  void runBatch(Phase phase, std::uint64_t step, std::uint32_t microBatches,
+  void runBatch(Phase phase, std::uint64_t step, const Division& division,
                 const BatchView& batch);
+  void runBatch(Phase phase, std::uint64_t step, std::uint32_t microBatches,
+                const BatchView& batch) {
+    runBatch(phase, step, Division::of(batch.samples(), microBatches), batch);
+  }
   void setLossScale(double scale);  // as ClientStage::setLossScale()
   GradientReport report();
   void update(const StepDecision& decision);

@@ -73,6 +73,7 @@ void TrainedPart::collectGradients() {
   if (experiment_.staleness == 0) return set_.joinGradients();
   if (steps_.empty()) return;
   const ParameterSet& leaves = steps_.begin()->second;
+  collected_ = steps_.begin()->first;
   leaves.joinGradients();
   for (std::size_t p = 0; p < set_.parameters().size(); ++p) {
     at::Tensor& gradient = leaves.parameters()[p].tensor.mutable_grad();
@@ -95,6 +96,7 @@ GradientReport TrainedPart::gradientReport(std::uint64_t step) const {
 
 // Returns the parameters that have the gradients of this step.
 const ParameterSet& TrainedPart::leavesOf(std::uint64_t step) const {
+  if (step == collected_) return set_;
   const auto leaves = steps_.find(step);
   return leaves == steps_.end() ? set_ : leaves->second;
 }

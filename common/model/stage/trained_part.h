@@ -48,7 +48,8 @@ class TrainedPart {
   GradientReport gradientReport();
   // Reports on the gradients of a step, which need not be the oldest one.
   GradientReport gradientReport(std::uint64_t step) const;
-  // See BodyStage.
+  // What the part adds to a sum over replicas or members. The gradients of `step` are those of its
+  // leaves or, once they are collected, of set().
   std::size_t shareSize() const;
   void writeShare(std::uint64_t step, std::span<float> share) const;
   void readSum(std::uint64_t step, std::span<const float> sum);
@@ -103,6 +104,7 @@ class TrainedPart {
   DecayingParameters decaying_;
   TrackedBases tracked_;
   std::uint64_t step_ = 0;  // of the last training forward
+  std::uint64_t collected_ = 0;  // with staleness: the step whose gradients set_ has, or had last
   std::unique_ptr<Optimizer> optimizer_;
   // By step (0 without staleness) and micro-batch of the whole batch.
   std::map<std::pair<std::uint64_t, std::uint32_t>, std::vector<NormStatistics>> statistics_;

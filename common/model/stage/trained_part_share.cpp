@@ -1,7 +1,9 @@
-// What a replica's part adds to a sum over replicas.
+// What a part adds to a sum over the replicas of a body, or over the members of a cohort: for each
+// trained parameter, 1 if it has a gradient, then the gradient; for each micro-batch, a slot.
 #include "common/model/stage/trained_part.h"
 
 #include <ATen/ops/cat.h>
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/ones.h>
 
@@ -43,8 +45,9 @@ std::size_t TrainedPart::slotSize() const {
 std::size_t TrainedPart::shareSize() const {
   std::size_t size = experiment_.microBatches * slotSize();
   for (const NamedTensor& parameter : set_.parameters()) {
-    if (parameter.tensor.requires_grad())
-      size += static_cast<std::size_t>(parameter.tensor.numel());
+    if (parameter.tensor.requires_grad()) {
+      size += 1 + static_cast<std::size_t>(parameter.tensor.numel());
+    }
   }
   return size;
 }
@@ -56,8 +59,10 @@ void TrainedPart::writeShare(std::uint64_t step, std::span<float> share) const {
   set.joinGradients();
   for (const NamedTensor& parameter : set.parameters()) {
     if (!parameter.tensor.requires_grad()) continue;
-    const at::Tensor target = rest.next(parameter.tensor.sizes());
-    if (parameter.tensor.grad().defined()) target.copy_(parameter.tensor.grad());
+    const at::Tensor exists = rest.next({1}), target = rest.next(parameter.tensor.sizes());
+    if (!parameter.tensor.grad().defined()) continue;
+    exists.fill_(1);
+    target.copy_(parameter.tensor.grad());
   }
   if (normSizes_.empty()) return;
   for (std::uint32_t i = 0; i < experiment_.microBatches; ++i) {
@@ -77,9 +82,16 @@ void TrainedPart::readSum(std::uint64_t step, std::span<const float> sum) {
   const ParameterSet& set = leavesOf(step);
   for (const NamedTensor& parameter : set.parameters()) {
     if (!parameter.tensor.requires_grad()) continue;
+    const bool exists = rest.next({1}).item<float>() != 0;
     const at::Tensor values = rest.next(parameter.tensor.sizes());
     at::Tensor& gradient = parameter.tensor.mutable_grad();
-    if (gradient.defined()) gradient.copy_(values);
+    if (!exists) continue;
+    if (gradient.defined()) {
+      gradient.copy_(values);
+    } else {  // those of others only
+      gradient = at::empty_like(parameter.tensor, parameter.tensor.options().requires_grad(false));
+      gradient.copy_(values);
+    }
   }
   if (normSizes_.empty()) return;
   const at::Device device = set_.buffers().front().tensor.device();

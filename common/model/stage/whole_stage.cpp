@@ -4,7 +4,7 @@
 
 #include "common/model/stage/deterministic_scope.h"
 #include "common/model/stage/labeled_batch.h"
-#include "common/model/stage/replica_gradients.h"
+#include "common/model/stage/owner_gradients.h"
 #include "common/model/stage/stage.h"
 #include "common/model/stage/trained_part.h"
 
@@ -34,7 +34,7 @@ WholeStage::WholeStage(const StageOptions& options, ComputeDevice& device)
     : state_(std::make_unique<State>(options, device)) {}
 WholeStage::~WholeStage() = default;
 
-void WholeStage::runBatch(Phase phase, std::uint64_t step, std::uint32_t microBatches,
+void WholeStage::runBatch(Phase phase, std::uint64_t step, const Division& division,
                           const BatchView& given) {
   const DeterministicScope deterministic(state_->options, state_->device.device());
   DeviceQueue* const queue = state_->device.queue();
@@ -43,20 +43,20 @@ void WholeStage::runBatch(Phase phase, std::uint64_t step, std::uint32_t microBa
   batch.begin(given);
   const bool training = phase == Phase::train;
   const at::AutoGradMode recordGraph(training);
-  MicroBatch at{phase, step, 0, {Division::of(batch.samples(), microBatches)}};
-  std::optional<ReplicaGradients> replicas;
-  if (training && !state_->options.bodyReplicas.empty()) {
-    replicas.emplace(state_->options, state_->blocks, state_->part.leavesFor(at));
+  MicroBatch at{phase, step, 0, division};
+  std::optional<OwnerGradients> owners;
+  if (training && (!state_->options.bodyReplicas.empty() || !division.members.empty())) {
+    owners.emplace(state_->options, state_->blocks, state_->part.leavesFor(at), division);
   }
   for (; at.i < at.batch.count; ++at.i) {
     const TensorList outputs = state_->part.forward({}, batch.inputs(at), at);
     const at::Tensor loss = batch.loss(outputs.front(), at);
     if (!training) continue;
-    if (replicas) replicas->begin(at.i);
+    if (owners) owners->begin(at.i);
     (state_->lossScale == 1 ? loss : loss.mul(state_->lossScale)).backward();
-    if (replicas) replicas->end(at.i);
+    if (owners) owners->end(at.i);
   }
-  if (replicas) replicas->sum();
+  if (owners) owners->sum();
   if (queue != nullptr) {
     queue->end([] {});
     queue->drain();

@@ -83,12 +83,14 @@ void checkState(FrameKind kind, ConnectionState state) {
       if (kind != FrameKind::hello) wanted = "instead of a Hello";
       break;
     case ConnectionState::awaitingHelloOk:
-      if (kind != FrameKind::helloOk && kind != FrameKind::refused && kind != FrameKind::failure) {
+      if (kind != FrameKind::helloOk && kind != FrameKind::refused && kind != FrameKind::failure &&
+          kind != FrameKind::roster) {
         wanted = "instead of the answer to a Hello";
       }
       break;
     case ConnectionState::open:
-      if (kind == FrameKind::hello || kind == FrameKind::helloOk || kind == FrameKind::refused) {
+      if (kind == FrameKind::hello || kind == FrameKind::helloOk || kind == FrameKind::refused ||
+          kind == FrameKind::roster) {
         wanted = "after the handshake";
       }
       break;
@@ -143,6 +145,8 @@ std::string_view frameKindName(FrameKind kind) {
       return "Drain";
     case FrameKind::samples:
       return "Samples";
+    case FrameKind::roster:
+      return "Roster";
   }
   return {};  // no frame kind
 }

@@ -32,6 +32,7 @@ enum class FrameKind : std::uint8_t {
   saved = 16,
   drain = 17,
   samples = 18,
+  roster = 19,
 };
 std::string_view frameKindName(FrameKind kind);  // "Hello"
 // Tensor and Segment: frames with a stream and a payload. All others are control frames.
@@ -42,7 +43,7 @@ inline bool isTensorData(FrameKind kind) {
 inline constexpr std::array<std::uint8_t, 4> kMagic = {'C', 'L', 'V', 'E'};
 // The revision of the whole protocol, in every header. Each change of the protocol increases it,
 // and a peer with another revision is refused.
-inline constexpr std::uint8_t kWireVersion = 4;
+inline constexpr std::uint8_t kWireVersion = 5;
 inline constexpr std::size_t kHeaderBytes = 32;
 // Maximum size of a frame, header, metadata and payload together, before the handshake is complete.
 inline constexpr std::size_t kMaxHandshakeBytes = 64 << 10;

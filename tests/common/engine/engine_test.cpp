@@ -503,10 +503,14 @@ TEST_CASE("a later step begins only when the weights of its version are applied"
 
 // ---- Cohorts ----
 
-// The weights and the body's gradients.
+constexpr std::uint32_t kEvaluated[] = {5, 3};  // samples of evaluation batches
+
+// The weights and the body's gradients, after an evaluation too.
 Trained trainedTogether(const VirtualOptions& options) {
   VirtualRun run(options);
   run.train(1, kStaleSteps);
+  std::uint64_t batch = 0;
+  for (const std::uint32_t samples : kEvaluated) run.run(Phase::eval, ++batch, samples);
   for (std::uint32_t m = 0; m < options.members; ++m) {
     CHECK(run.client(m).applied() == kStaleSteps.size());
     CHECK(run.client(m).appliedByPeers() == kStaleSteps.size());
@@ -518,6 +522,8 @@ Trained trainedTogetherWhole(const VirtualOptions& options) {
   WholeModel whole(options);
   std::uint64_t step = 0;
   for (const std::uint32_t samples : kStaleSteps) whole.run(Phase::train, ++step, samples);
+  std::uint64_t batch = 0;
+  for (const std::uint32_t samples : kEvaluated) whole.run(Phase::eval, ++batch, samples);
   return {whole.weights(), whole.bodyGradients()};
 }
 
@@ -665,7 +671,7 @@ TEST_CASE("a server sums the parts of all members in their order, once each") {
   CHECK(codeOf([&] { alone.receive(0, part(1)); }) == "unexpected-message");
 }
 
-TEST_CASE("a member that obeys refuses a Step before the sum, and a sum that it did not request") {
+TEST_CASE("a member that obeys refuses a Step before its part, and a sum that it did not request") {
   Cohort cohort;
   cohort.member.begin(Cohort::of(0));
   CHECK(codeOf([&] {

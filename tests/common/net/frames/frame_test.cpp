@@ -144,7 +144,7 @@ TEST_CASE("a checksum whose flag was lost is refused, not skipped") {
 
 TEST_CASE("a version mismatch names both versions") {
   CHECK(errorText([] { decodeHeader(damaged(4, 7)); }) ==
-        "the peer's frames have wire version 7, this side uses version 4");
+        "the peer's frames have wire version 7, this side uses version 5");
 }
 
 TEST_CASE("other protocols on a port are recognised and named") {

@@ -1,0 +1,52 @@
+// What a member of a cohort checks, and announces to the others.
+#include <spdlog/fmt/fmt.h>
+
+#include <algorithm>
+#include <string_view>
+
+#include "client/run/prepare_parts.h"
+
+namespace cleave {
+namespace {
+
+[[noreturn]] void refuse(const std::string& what, const std::string& hint, const std::string& key) {
+  throw UsageError("bad-cohort", what + " is not supported in a cohort", hint).about(key);
+}
+
+// Keys that concern one member alone.
+bool isOwnKey(const std::string& key) {
+  constexpr std::string_view kOwn[] = {"run.name", "known_as", "data.",   "model.file",
+                                       "weights",  "insert_file", "cohort.member", "probe."};
+  return std::ranges::any_of(kOwn, [&](std::string_view own) { return key.starts_with(own); });
+}
+
+}  // namespace
+
+void checkCohortUse(const PreparedRun& run) {
+  const ClientSettings& settings = run.settings;
+  if (!settings.autoCodecs.empty()) {
+    refuse("codec: auto", "name a codec, such as --set codec=block:bits=8", "codec");
+  }
+  if (settings.hasEdges()) {
+    refuse("a direct link between servers", "--set connect.direct=false", "connect.direct");
+  }
+  if (run.data.balanced) {
+    refuse("data.sampling: balanced", "--set data.sampling=shuffled", "data.sampling");
+  }
+}
+
+std::map<std::string, std::string> agreedValues(const Config& config, const PreparedRun& run) {
+  std::map<std::string, std::string> values = valuesOf(config, run.settings);
+  for (const KeyText& key : clientKeys()) {
+    if (key.mark == KeyMark::mayChange) values.erase(key.name);
+  }
+  std::erase_if(values, [](const auto& each) { return isOwnKey(each.first); });
+  std::string arrays;
+  for (const SampleArray& array : run.data.train->arrays()) {
+    arrays += (arrays.empty() ? "" : ", ") + toString(array);
+  }
+  values["data"] = fmt::format("{}, {} classes", arrays, run.data.train->classes());
+  return values;
+}
+
+}  // namespace cleave
