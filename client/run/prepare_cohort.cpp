@@ -15,9 +15,13 @@ namespace {
 
 // Keys that concern one member alone.
 bool isOwnKey(const std::string& key) {
-  constexpr std::string_view kOwn[] = {"run.name", "known_as", "data.",   "model.file",
-                                       "weights",  "insert_file", "cohort.member", "probe."};
-  return std::ranges::any_of(kOwn, [&](std::string_view own) { return key.starts_with(own); });
+  constexpr std::string_view kOwn[] = {
+      "run.name",       "known_as.", "data.",    "model.file", "weights.",      "device",
+      "threads.client", "tls.",      "servers",  "connect.",   "cohort.member", "checkpoint.",
+      "kept_samples.",  "keep.",     "metrics.", "probe."};
+  return std::ranges::any_of(kOwn, [&](std::string_view own) {
+    return own.ends_with('.') ? key.starts_with(own) : key == own;
+  });
 }
 
 }  // namespace
@@ -37,9 +41,6 @@ void checkCohortUse(const PreparedRun& run) {
 
 std::map<std::string, std::string> agreedValues(const Config& config, const PreparedRun& run) {
   std::map<std::string, std::string> values = valuesOf(config, run.settings);
-  for (const KeyText& key : clientKeys()) {
-    if (key.mark == KeyMark::mayChange) values.erase(key.name);
-  }
   std::erase_if(values, [](const auto& each) { return isOwnKey(each.first); });
   std::string arrays;
   for (const SampleArray& array : run.data.train->arrays()) {

@@ -41,7 +41,7 @@ class RunTable {
   // Call when nobody uses the seat any more; `reason`: see ServedRun::leave(). If it was the run's
   // last seat, closes the run, and removes its seats. Its memory and session are free for others
   // once the caller has released the seat too.
-  boost::asio::awaitable<void> close(std::shared_ptr<Seat> seat, std::string reason);
+  boost::asio::awaitable<void> close(std::shared_ptr<Seat> seat, std::string reason = "");
   // Ends the runs of the parked seats for which `isMeant` returns true.
   void endParked(const Error& error, const std::function<bool(const Seat&)>& isMeant);
   // Completes the records of all runs with the current state. Call before exiting without closing

@@ -106,7 +106,7 @@ const std::map<std::string, ConnectionState> kStates = {
 }  // namespace
 
 TEST_CASE("an encoded header has the documented bytes") {
-  const std::vector<int> expected = {'C',  'L',  'V',  'E',  4,    8,    1,    0,     //
+  const std::vector<int> expected = {'C',  'L',  'V',  'E',  5,    8,    1,    0,     //
                                      4,    3,    2,    1,    8,    7,    6,    5,     //
                                      0x18, 0x17, 0x16, 0x15, 0x14, 0x13, 0x12, 0x11,  //
                                      0x28, 0x27, 0x26, 0x25, 0x24, 0x23, 0x22, 0x21};
@@ -132,7 +132,7 @@ TEST_CASE("a damaged header is refused with the code of its damage") {
   CHECK(errorCode([] { decodeHeader(damaged(4, 0)); }) == "version-mismatch");
   CHECK(errorCode([] { decodeHeader(damaged(4, kWireVersion + 1)); }) == "version-mismatch");
   CHECK(errorCode([] { decodeHeader(damaged(5, 0)); }) == "unknown-frame");
-  CHECK(errorCode([] { decodeHeader(damaged(5, 19)); }) == "unknown-frame");
+  CHECK(errorCode([] { decodeHeader(damaged(5, 20)); }) == "unknown-frame");
   CHECK(errorCode([] { decodeHeader(damaged(5, 255)); }) == "unknown-frame");
   CHECK(errorCode([] { decodeHeader(damaged(6, 3)); }) == "bad-frame");
   CHECK(errorCode([] { decodeHeader(damaged(7, 1)); }) == "bad-frame");
