@@ -42,6 +42,8 @@ python=$root/.deps/python/bin/python
 BIN=$(cd "$programs" && pwd)
 results=$(mktemp -d)
 trap 'rm -rf "$results"' EXIT
+# Cases may import the package by its former name.
+export PYTHONPATH=$root/tests/support/python${PYTHONPATH:+:$PYTHONPATH}
 export BIN results PYTHON=$python PYTHONDONTWRITEBYTECODE=1 PYTHONWARNINGS=ignore HF_HUB_OFFLINE=1 OMP_WAIT_POLICY=passive
 
 runCase() {
