@@ -40,7 +40,8 @@ common/model/stage    | common/codec common/core common/device common/graph comm
 common/model/zoo      | common/core common/model common/model/stage | torch
 compression/parts     | common/codec common/resources compression/kernels |
 compression           | common/codec common/core compression/kernels compression/parts | zstd
-common/run            | common/checkpoint common/codec common/config common/core common/device common/engine common/files common/graph common/http common/link common/model common/model/graph common/model/stage common/net/streams common/predict common/record common/resources common/topology compression proto | prometheus torch
+common/cohort         | common/core common/engine common/model/stage common/topology proto |
+common/run            | common/checkpoint common/codec common/cohort common/config common/core common/device common/engine common/files common/graph common/http common/link common/model common/model/graph common/model/stage common/net/streams common/predict common/record common/resources common/topology compression proto | prometheus torch
 compression/device    | common/codec common/core common/resources compression compression/parts |
 cuda                  | common/core common/device compression/device | torch
 client/data/files     | common/core common/files common/resources |
@@ -63,7 +64,7 @@ server/access         | common/config common/core common/files common/net common
 server/config         | common/config common/core common/files common/model common/net common/net/streams common/replicas common/resources common/run common/topology server/access | boost
 server/store          | common/checkpoint common/codec common/core common/device common/engine common/files common/link common/record common/resources common/run proto server/access server/config | boost
 server/status         | common/core common/engine common/files common/link common/net/streams common/program server/config | boost
-server/run            | common/core common/device common/engine common/files common/link common/link/probe common/model/stage common/net common/net/streams common/replicas common/resources common/run proto server/access server/config server/status server/store stage | boost
+server/run            | common/cohort common/core common/device common/engine common/files common/link common/link/probe common/model/stage common/net common/net/streams common/replicas common/resources common/run proto server/access server/config server/status server/store stage | boost
 server/sessions       | common/core common/device common/files common/link common/link/probe common/net common/net/frames common/net/streams common/replicas common/resources common/run proto server/access server/config server/run server/status server/store | boost
 server/commands       | common/checkpoint common/core common/device common/files common/program common/run server/access server/config server/status server/store | CLI
 server                | common/core common/files common/http common/net/streams common/program common/run server/commands server/config server/sessions stage | CLI

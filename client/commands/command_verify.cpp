@@ -126,8 +126,9 @@ int verifyCommand(const VerifyCommandOptions& options) {
   for (const auto& [name, result] : results) {
     const bool hasValues = hasItsValues(name, result, run.plan);
     equal = equal && result.equal && hasValues;
-    const bool agrees =
-        options.verify.tolerance == 0 ? result.equal : result.relativeDifference() <= options.verify.tolerance;
+    const bool agrees = options.verify.tolerance == 0
+                            ? result.equal
+                            : result.relativeDifference() <= options.verify.tolerance;
     passed = passed && agrees && hasValues;
     json["compared"][name] = {{"values", result.values},
                               {"equal", result.equal},
@@ -143,9 +144,10 @@ int verifyCommand(const VerifyCommandOptions& options) {
     std::cout << json.dump(2) << std::endl;
   } else {
     print(results, run, options.members);
-    std::cout << (equal    ? "split and whole are bit-identical"
-                  : passed ? fmt::format("split and whole agree within {:g}", options.verify.tolerance)
-                           : "split and whole DIFFER")
+    std::cout << (equal ? "split and whole are bit-identical"
+                  : passed
+                      ? fmt::format("split and whole agree within {:g}", options.verify.tolerance)
+                      : "split and whole DIFFER")
               << std::endl;
   }
   return passed ? 0 : 1;

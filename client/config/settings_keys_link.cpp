@@ -38,11 +38,11 @@ void checkCohortKeys(Config& config, Settings& settings) {
         .about("cohort");
   }
   if (std::ranges::count(members, settings.member) == 1) return;
-  throw UsageError("bad-cohort",
-                   fmt::format("{}: '{}' is not one of cohort.members, {}",
-                               config.where("cohort.member"), settings.member,
-                               fmt::join(members, ", ")),
-                   "set it to this client's name in that list")
+  throw UsageError(
+      "bad-cohort",
+      fmt::format("{}: '{}' is not one of cohort.members, {}", config.where("cohort.member"),
+                  settings.member, fmt::join(members, ", ")),
+      "set it to this client's name in that list")
       .about("cohort.member");
 }
 
@@ -120,8 +120,7 @@ void addDeviceAndLink(Table& table) {
              s.cohort.members = config.texts("cohort.members", std::vector<std::string>{});
            })
       .sent();
-  table
-      .text("cohort.member", "text", &Settings::member, "which of `cohort.members` this client is")
+  table.text("cohort.member", "text", &Settings::member, "which of `cohort.members` this client is")
       .then(checkCohortKeys);
 }
 

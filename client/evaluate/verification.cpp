@@ -105,7 +105,6 @@ void checkServer(const wire::HelloOk& ok, const PreparedRun& run, double toleran
   }
 }
 
-
 // What the split model has computed in a step, until it is compared.
 struct StepResults {
   std::vector<float> losses;  // by micro-batch, of all clients
@@ -266,8 +265,7 @@ void SplitClient::trainSteps(TrainRun& run) {
   }
 }
 
-void SplitClient::addLosses(TrainRun& run, const MicroBatch& at,
-                            std::vector<float>& losses) const {
+void SplitClient::addLosses(TrainRun& run, const MicroBatch& at, std::vector<float>& losses) const {
   losses.resize(at.batch.count);
   const Share share = at.batch.shareOfMember(prepared_.plan.member.value_or(0));
   for (std::uint32_t n = 0; n < share.count; ++n) {
@@ -295,9 +293,7 @@ class Verification {
  public:
   Verification(std::vector<PreparedRun>& clients, const Datasets& pooled,
                const VerifyOptions& options)
-      : first_(clients.front()),
-        pooled_(pooled),
-        whole_(first_.plan.stage, *first_.device) {
+      : first_(clients.front()), pooled_(pooled), whole_(first_.plan.stage, *first_.device) {
     for (PreparedRun& client : clients) clients_.emplace_back(client, options, steps_);
   }
 
@@ -413,10 +409,9 @@ void Verification::compareLosses(const std::vector<float>& split, const std::str
 void Verification::compareWeights() {
   const std::vector<NamedTensor> whole = weightsOf(whole_.evaluatedSet());
   const BodyTensors& middle = clients_.front().body();
-  checkComplete(
-      results_["weights/body"],
-      {clients_.front().head().size(), middle.all.size(), clients_.front().tail().size()},
-      whole.size(), "weights");
+  checkComplete(results_["weights/body"],
+                {clients_.front().head().size(), middle.all.size(), clients_.front().tail().size()},
+                whole.size(), "weights");
   compare(results_["weights/body"], middle.all, whole, "");
   compare(results_["weights/body"], middle.replicas, whole, "");
   for (const SplitClient& client : clients_) {

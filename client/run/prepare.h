@@ -53,8 +53,8 @@ struct PreparedRun {
   bool isResumed = false;  // the folder already had files of this run
   bool isRestart = false;  // this process has already started the run
   bool allowInexact = false;
-  std::vector<RunCommit> commits;      // checkpoints to continue from, newest first
-  std::vector<std::string> warnings;   // sentences without a full stop; see logWarnings()
+  std::vector<RunCommit> commits;     // checkpoints to continue from, newest first
+  std::vector<std::string> warnings;  // sentences without a full stop; see logWarnings()
   // In a cohort: the settings that all members must have alike, and their values.
   std::map<std::string, std::string> agreed;
   std::vector<SettingChange> changes;  // of a resumed run, until continueRun() records them

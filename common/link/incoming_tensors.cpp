@@ -130,9 +130,9 @@ Division IncomingTensors::checkedDivision(const TensorMessage& message) const {
     Division agreed = options_.divisionOf(at.phase, at.step, samples);
     if (agreed.count == count && agreed.samples == samples && at.i < count) return agreed;
   }
-  throw ProtocolError("bad-key", toString(message.key()) + " does not fit the agreed batch: " +
-                                     std::to_string(samples) + " samples in " +
-                                     std::to_string(count) + " micro-batches");
+  throw ProtocolError("bad-key", toString(message.key()) +
+                                     " does not fit the agreed batch: " + std::to_string(samples) +
+                                     " samples in " + std::to_string(count) + " micro-batches");
 }
 
 void IncomingTensors::checkTensor(const IncomingTensor& tensor, std::uint64_t encodedBytes) const {

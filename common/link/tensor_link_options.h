@@ -49,9 +49,9 @@ struct TensorLinkOptions : TensorCodecOptions {
   bool isEdge = false;
   // ----
   std::uint64_t maxBlobBytes = 0;  // maximum size of weights/body or grads/body
-  std::uint64_t partBytes = 0;     // in a cohort: maximum size of parts/client and sums/client; else 0
-  bool initialWeights = false;     // the client may send weights/body, once
-  std::string weightsSha256;       // required digest of weights/body, 32 bytes; empty: any
+  std::uint64_t partBytes = 0;  // in a cohort: maximum size of parts/client and sums/client; else 0
+  bool initialWeights = false;  // the client may send weights/body, once
+  std::string weightsSha256;    // required digest of weights/body, 32 bytes; empty: any
   // Counts the bytes and steps of all links that share it; null: not counted.
   std::shared_ptr<ProgressCount> progress;
   // Null: no trace. On the server, the link answers a Fetch of trace/body from it.

@@ -5,8 +5,8 @@
 #include <utility>
 #include <vector>
 
+#include "common/cohort/member_part.h"
 #include "common/device/torch_errors.h"
-#include "common/run/member_part.h"
 
 namespace cleave {
 namespace {

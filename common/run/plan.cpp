@@ -4,12 +4,12 @@
 #include <utility>
 
 #include "common/checkpoint/samples_base.h"
+#include "common/cohort/member_part.h"
 #include "common/core/random.h"
 #include "common/graph/packed_graph.h"
 #include "common/link/tensor_link.h"
 #include "common/model/graph/graph_blocks.h"
 #include "common/model/stage/deterministic_scope.h"
-#include "common/run/member_part.h"
 #include "compression/registry.h"
 
 namespace cleave {
@@ -232,7 +232,8 @@ void checkCohort(const RunSpec& spec, const CodecPlan& codecs) {
                  "list the name of each member's certificate once", "cohort.members");
   }
   if (cohort.batch == 0 || cohort.evalBatch == 0 ||
-      std::max(cohort.batch, cohort.evalBatch) > spec.maxBatch || spec.microBatches > cohort.batch) {
+      std::max(cohort.batch, cohort.evalBatch) > spec.maxBatch ||
+      spec.microBatches > cohort.batch) {
     refuse("the batches of the cohort do not fit the run");
   }
   for (const auto& [flow, codec] : codecs) {

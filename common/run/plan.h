@@ -9,10 +9,10 @@
 #include <vector>
 
 #include "common/codec/codec_plan.h"
+#include "common/cohort/joint_plan.h"
 #include "common/engine/engine.h"
 #include "common/model/graph/graph_blocks.h"
 #include "common/model/stage/stage.h"
-#include "common/run/joint_plan.h"
 #include "common/run/run_spec.h"
 
 namespace cleave {
@@ -95,8 +95,8 @@ void useDeviceCodecs(RunPlan& plan, ComputeDevice& device);
 // The size of the output's last dimension, such as the number of classes; 0 for a single number.
 std::int64_t outputSize(const RunPlan& plan);
 
-// Return the options that a plan determines; the caller adds the others. Of a cohort, call them when
-// `joint` is set.
+// Return the options that a plan determines; the caller adds the others. Of a cohort, call them
+// when `joint` is set.
 EngineOptions engineOptions(const RunPlan& plan);
 TensorLinkOptions linkOptions(const RunPlan& plan, Role role);
 

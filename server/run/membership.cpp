@@ -38,10 +38,10 @@ std::uint32_t memberNumber(const RunRequest& request) {
   const std::string& name = request.hello.member().name();
   const auto found = std::ranges::find(cohort.members, name);
   if (found == cohort.members.end()) {
-    throw UsageError("not-a-member",
-                     fmt::format("'{}' is not a member of the cohort {}", printable(name),
-                                 printable(cohort.id)),
-                     "correct cohort.member, or add it to cohort.members of all members")
+    throw UsageError(
+        "not-a-member",
+        fmt::format("'{}' is not a member of the cohort {}", printable(name), printable(cohort.id)),
+        "correct cohort.member, or add it to cohort.members of all members")
         .about("cohort.member");
   }
   // Without TLS, which is possible on loopback only, all clients are `local`.
@@ -64,8 +64,8 @@ void checkSameRun(const RunRequest& first, const RunRequest& other) {
     const auto found = two.agreed().find(key);
     if (found != two.agreed().end() && found->second == value) continue;
     const std::string own = found == two.agreed().end() ? "no value" : shown(found->second);
-    refuse(fmt::format("{} of {} is {}, but that of {}, who connected first, is {}",
-                       printable(key), here, own, there, shown(value)),
+    refuse(fmt::format("{} of {} is {}, but that of {}, who connected first, is {}", printable(key),
+                       here, own, there, shown(value)),
            "use the same value for all members of the cohort", key);
   }
   if (first.spec != other.spec) {
@@ -74,9 +74,9 @@ void checkSameRun(const RunRequest& first, const RunRequest& other) {
            "use the same configuration and model file for all members of the cohort", field);
   }
   if (one.share_values() == two.share_values()) return;
-  refuse(fmt::format("head and tail of {} differ from those of {}, who connected first", here,
-                     there),
-         "use the same model file for all members of the cohort", "model");
+  refuse(
+      fmt::format("head and tail of {} differ from those of {}, who connected first", here, there),
+      "use the same model file for all members of the cohort", "model");
 }
 
 }  // namespace cleave

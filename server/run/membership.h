@@ -2,8 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
-#include <vector>
 
 #include "server/run/seat.h"
 
@@ -13,8 +11,8 @@ namespace cleave {
 // its certificate has the name of that member.
 std::uint32_t memberNumber(const RunRequest& request);
 
-// Throws UsageError "other-member" or "other-run-spec", which names what differs, unless both
-// clients want the same run.
+// Throws UsageError "other-member", which names what differs, unless both clients want the same
+// run.
 void checkSameRun(const RunRequest& first, const RunRequest& other);
 
 }  // namespace cleave

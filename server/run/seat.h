@@ -29,7 +29,7 @@ struct RunRequest {
   wire::Hello hello;
   RunSpec spec;  // the run spec of the Hello
   std::string identity;
-  std::uint64_t session = 0;   // number of the session that received it
+  std::uint64_t session = 0;    // number of the session that received it
   bool clientIsLocal = false;   // the client also uses this machine's processors
   bool hasCertificate = false;  // which says its identity
 

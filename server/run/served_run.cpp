@@ -14,13 +14,13 @@
 #include <utility>
 #include <variant>
 
+#include "common/cohort/member_part.h"
 #include "common/core/failpoint.h"
 #include "common/core/log.h"
 #include "common/device/torch_errors.h"
 #include "common/files/sha256.h"
 #include "common/link/edge.h"
 #include "common/run/action_tables.h"
-#include "common/run/member_part.h"
 #include "server/run/hello.h"
 #include "server/run/membership.h"
 #include "server/store/on_thread.h"
@@ -38,7 +38,8 @@ std::string blocksText(const RunPlan& plan) {
                        : fmt::format("blocks {} to {}", first, last);
 }
 
-constexpr std::chrono::seconds kRosterEvery{1};  // how often waiting members are told who is missing
+constexpr std::chrono::seconds kRosterEvery{
+    1};  // how often waiting members are told who is missing
 constexpr double kMemberRetrySeconds = 2;
 
 // Tests make the weights of one body wrong.
@@ -86,12 +87,13 @@ Seat& ServedRun::join(RunRequest request, std::function<void(std::exception_ptr)
   const std::uint32_t number = memberNumber(request);
   const auto place = std::ranges::lower_bound(seats_, number, {}, &Seat::number);
   if (place != seats_.end() && (*place)->number() == number) {
-    throw RunError("member-connected",
-                   fmt::format("{} is already connected to this server as a member of the cohort {}",
-                               plan_.spec.cohort.members[number], plan_.spec.cohort.id),
-                   "set cohort.member to this client's own name; if its earlier process has just "
-                   "ended, try again",
-                   kMemberRetrySeconds);
+    throw RunError(
+        "member-connected",
+        fmt::format("{} is already connected to this server as a member of the cohort {}",
+                    plan_.spec.cohort.members[number], plan_.spec.cohort.id),
+        "set cohort.member to this client's own name; if its earlier process has just "
+        "ended, try again",
+        kMemberRetrySeconds);
   }
   checkSameRun(owner().request(), request);
   auto seat = std::make_unique<Seat>(*this, resources_, number, std::move(request), nullptr,
@@ -261,9 +263,9 @@ std::shared_ptr<EngineWorker> ServedRun::makeWorker() {
   std::vector<std::shared_ptr<EngineLink>> engineLinks{edges_.with(owner().link())};
   for (std::size_t s = 1; s < seats_.size(); ++s) engineLinks.push_back(seats_[s]->link());
   auto worker = std::make_shared<EngineWorker>(
-      std::make_unique<Participant>(options, plan_.place, std::move(engineLinks)),
-      mailbox_, ActionTable{}, [this] { finishedBatch(); }, failFunction(),
-      resources_.compute.queue(), trace_);
+      std::make_unique<Participant>(options, plan_.place, std::move(engineLinks)), mailbox_,
+      ActionTable{}, [this] { finishedBatch(); }, failFunction(), resources_.compute.queue(),
+      trace_);
   worker->limitActions(resources_.settings.actionSeconds);
   return worker;
 }
@@ -356,8 +358,7 @@ void ServedRun::finish() {
 
 void ServedRun::connected(const Seat& seat) {
   usage_.connected();
-  stored_.files->reconnected(seat.session(), seat.lastConnection().generation,
-                             &seat == &owner());
+  stored_.files->reconnected(seat.session(), seat.lastConnection().generation, &seat == &owner());
 }
 
 wire::HelloOk ServedRun::helloOk(const Seat& seat) const {

@@ -149,8 +149,8 @@ asio::awaitable<wire::Hello> Session::readHello() {
 asio::awaitable<void> Session::openRun(wire::Hello hello) {
   checkState(hello);
   RunSpec spec = runSpecFromWire(hello.run_spec());
-  RunRequest request{std::move(hello), std::move(spec),  identity_,
-                     number_,          clientIsLocal_, !connection_->identity().empty()};
+  RunRequest request{std::move(hello), std::move(spec), identity_,
+                     number_,          clientIsLocal_,  !connection_->identity().empty()};
   if (request.hello.token() != 0) co_return co_await continueRun(std::move(request));
   seat_ = context_.runs.admit(request);
   kind_ = request.isTrial() ? "trial" : "run";
@@ -178,7 +178,8 @@ asio::awaitable<void> Session::continueRun(RunRequest request) {
 // Tells the client for whom it waits, until the member that comes last has opened the run.
 asio::awaitable<void> Session::waitForMembers() {
   ServedRun& run = seat_->run();
-  run.log(spdlog::level::info, fmt::format("{}: waits for {}", name(), fmt::join(run.missing(), ", ")));
+  run.log(spdlog::level::info,
+          fmt::format("{}: waits for {}", name(), fmt::join(run.missing(), ", ")));
   do {
     wire::Roster roster;
     for (const std::string& each : run.missing()) roster.add_missing(each);

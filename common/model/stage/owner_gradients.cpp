@@ -17,7 +17,7 @@ OwnerGradients::OwnerGradients(const StageOptions& options, const std::vector<Bl
     const bool isOfClient = after == cuts.begin() || after == cuts.end();
     const auto body = static_cast<std::size_t>(after - cuts.begin() - 1);
     const auto& replicas = options.bodyReplicas;
-    const std::size_t owners = isOfClient        ? division.members.size()
+    const std::size_t owners = isOfClient         ? division.members.size()
                                : replicas.empty() ? 1
                                                   : replicas.at(body);
     for (std::size_t t = 0; t < blocks[static_cast<std::size_t>(b)].tensors.size(); ++t) {

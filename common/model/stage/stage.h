@@ -190,10 +190,9 @@ class WholeStage {
   // Runs forward and, in training, backward of all micro-batches in order, and returns when the
   // device is done. Gradients accumulate until update(). With staleness, call update() after each
   // training batch. With a cohort's division, gradients of head and tail are accumulated member by
-  // member, then added. If several batches with the same number of micro-batches ran before update(),
-  // the running batch-norm statistics are updated from the last one only.
-  void runBatch(Phase phase, std::uint64_t step, const Division& division,
-                const BatchView& batch);
+  // member, then added. If several batches with the same number of micro-batches ran before
+  // update(), the running batch-norm statistics are updated from the last one only.
+  void runBatch(Phase phase, std::uint64_t step, const Division& division, const BatchView& batch);
   void runBatch(Phase phase, std::uint64_t step, std::uint32_t microBatches,
                 const BatchView& batch) {
     runBatch(phase, step, Division::of(batch.samples(), microBatches), batch);

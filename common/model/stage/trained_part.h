@@ -103,7 +103,7 @@ class TrainedPart {
   std::unique_ptr<ParameterSet> average_;  // null: none
   DecayingParameters decaying_;
   TrackedBases tracked_;
-  std::uint64_t step_ = 0;  // of the last training forward
+  std::uint64_t step_ = 0;       // of the last training forward
   std::uint64_t collected_ = 0;  // with staleness: the step whose gradients set_ has, or had last
   std::unique_ptr<Optimizer> optimizer_;
   // By step (0 without staleness) and micro-batch of the whole batch.

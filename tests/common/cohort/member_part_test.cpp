@@ -1,4 +1,4 @@
-#include "common/run/member_part.h"
+#include "common/cohort/member_part.h"
 
 #include <catch2/catch.hpp>
 #include <string>

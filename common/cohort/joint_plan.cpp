@@ -1,4 +1,4 @@
-#include "common/run/joint_plan.h"
+#include "common/cohort/joint_plan.h"
 
 #include <algorithm>
 #include <cassert>

@@ -1,4 +1,4 @@
-#include "common/run/member_part.h"
+#include "common/cohort/member_part.h"
 
 #include <cmath>
 #include <cstring>
@@ -46,9 +46,9 @@ SharedBytes sumOfParts(const std::vector<Blob>& parts, std::size_t values,
     const std::size_t expected = isFirst ? part.values.size() : sum.values.size();
     if (part.values.size() != expected || (expected != 0 && expected != values) ||
         part.metrics.sums.size() > kMaxMetrics) {
-      throw ProtocolError("bad-part", "the part of " + names[m] + " has " +
-                                          std::to_string(part.values.size()) +
-                                          " values instead of " + std::to_string(values),
+      throw ProtocolError("bad-part",
+                          "the part of " + names[m] + " has " + std::to_string(part.values.size()) +
+                              " values instead of " + std::to_string(values),
                           "install the same version of Cleave for all members");
     }
     if (isFirst) {
