@@ -295,6 +295,7 @@ void TrainRun::start(DecideFunction decide, const Options& options) {
 void TrainRun::loadWeights() {
   if (prepared_.isResumed) continueAt(0);
   std::vector<SharedBytes> weights = std::exchange(bodyWeights_, {});
+  if (prepared_.plan.member.value_or(0) > 0) weights.clear();  // the first member sends them
   for (std::size_t b = 0; b < weights.size(); ++b) {
     if (!answer(b).weights_stored()) {
       session_.sendWeights(b, std::move(weights[b]));

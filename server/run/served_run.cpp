@@ -410,6 +410,7 @@ void ServedRun::start() {
 }
 
 asio::awaitable<void> ServedRun::finishWork() {
+  if (left_.size() + 1 < seats_.size()) co_return;  // the last seat waits
   assert(worker_);
   const auto whenDone = [this](auto task) {
     const auto done = std::make_shared<Latch>();

@@ -92,8 +92,9 @@ class ServedRun {
   std::string summary() const;
   // Starts processing the clients' messages.
   void start();
-  // Waits for the work that no client waits for: the last update. Without it, the server would lack
-  // a step that the client has.
+  // Call before leave() when a client has sent Bye. If no other seat is left, waits for the work
+  // that no client waits for: the last update. Without it, the server would lack a step that the
+  // client has.
   boost::asio::awaitable<void> finishWork();
   // Whether its seats may be parked when their connections break; otherwise, the run is closed.
   bool mayPark() const { return isServing_ && !isTrial_ && !isDraining_ && !hasFailed_->isOpen(); }
