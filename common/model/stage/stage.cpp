@@ -124,7 +124,7 @@ bool bodySplits(const StageOptions& options, const std::vector<BlockSpec>& block
 
 std::size_t maxShareSize(const StageOptions& options, const std::vector<BlockSpec>& blocks) {
   const int first = options.cuts.cut0, last = options.cuts.cut1;
-  std::int64_t slot = 0;  // statistics of a micro-batch
+  std::int64_t slot = 0;   // statistics of a micro-batch
   std::int64_t flags = 0;  // of the trained parameters
   for (int b = first; b < last; ++b) {
     const BlockSpec& block = blocks[static_cast<std::size_t>(b)];
