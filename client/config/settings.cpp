@@ -195,7 +195,7 @@ std::string ClientSettings::mainMetric() const {
 }
 
 std::uint64_t stepsPerEpoch(const ClientSettings& settings, std::uint32_t samples) {
-  return (std::uint64_t{samples} + settings.batch - 1) / settings.batch;
+  return Loader::batches(samples, settings.batch);
 }
 
 LearningRateOptions learningRateOptions(const ClientSettings& settings, std::uint32_t samples) {

@@ -334,14 +334,6 @@ Comparisons Verification::perform() {
   return results_;
 }
 
-// The order of all clients' samples, as of one with the data of all.
-Loader::Options pooledOptions(const JointPlan::Pass& pass, const Loader::Options& own) {
-  Loader::Options options = own;
-  options.order = pass.order;
-  options.sizes = pass.sizes;
-  return options;
-}
-
 void Verification::compareSteps() {
   std::unique_ptr<StepDecider> decider;
   std::unique_ptr<Loader> loader;
@@ -353,7 +345,7 @@ void Verification::compareSteps() {
       decider = std::make_unique<StepDecider>(first_.settings, first_.trainSamples());
       Loader::Options options = trainingOptions(first_, 1);
       const auto& joint = first_.plan.joint;
-      if (joint) options = pooledOptions(joint->trainingPass(std::nullopt, 1), options);
+      if (joint) usePass(joint->trainingPass(std::nullopt, 1), options);  // the samples of all
       loader = std::make_unique<Loader>(pooled_.train, std::make_shared<BufferPool>(), options);
     }
     const auto batch = loader->next();
@@ -384,7 +376,7 @@ void Verification::compareStep(std::uint64_t step, const StepResults& split, dou
 void Verification::compareEvaluation() {
   Loader::Options options = evaluationOptions(first_);
   const auto& joint = first_.plan.joint;
-  if (joint) options = pooledOptions(joint->evaluationPass(std::nullopt), options);
+  if (joint) usePass(joint->evaluationPass(std::nullopt), options);
   const auto batch = Loader(pooled_.test, std::make_shared<BufferPool>(), options).next();
   if (!batch) return;
   const Division division = first_.plan.division(Phase::eval, 1, batch->samples());

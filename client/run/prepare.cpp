@@ -274,14 +274,10 @@ void removeUnbegun(const PreparedRun& run) {
   if (!error) std::filesystem::remove(run.folder, error);
 }
 
-namespace {
-
 void usePass(JointPlan::Pass pass, Loader::Options& options) {
   options.order = std::move(pass.order);
   options.sizes = std::move(pass.sizes);
 }
-
-}  // namespace
 
 Loader::Options trainingOptions(const ClientSettings& settings, const Datasets& data,
                                 std::uint64_t epoch) {

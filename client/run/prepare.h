@@ -153,6 +153,8 @@ std::uint32_t minMicroBatch(const ClientSettings& settings, const Dataset& train
 // How to load the training data of an epoch, and the evaluation data: in a cohort, this member's
 // samples of each batch.
 Loader::Options trainingOptions(const PreparedRun& run, std::uint64_t epoch);
+// Loads the samples of this pass.
+void usePass(JointPlan::Pass pass, Loader::Options& options);
 // Without a cohort.
 Loader::Options trainingOptions(const ClientSettings& settings, const Datasets& data,
                                 std::uint64_t epoch);

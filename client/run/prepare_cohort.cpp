@@ -35,10 +35,10 @@ void checkCohortUse(const PreparedRun& run) {
     refuse("a direct link between servers", "--set connect.direct=false", "connect.direct");
   }
   if (!fitsBatchNorm(run.plan.blocks, 1)) {
-    refuse(
-        "a batch norm that sees one value per channel of a sample, as a member may have a single "
-        "sample in a batch,",
-        "use larger inputs, or a model with group norm", "model");
+    refuse("a batch norm that sees one value per channel of a sample",
+           "use larger inputs, or a model with group norm: a member may have a single sample in a "
+           "batch",
+           "model");
   }
   if (run.data.balanced) {
     refuse("data.sampling: balanced", "--set data.sampling=shuffled", "data.sampling");

@@ -33,7 +33,8 @@ class JointPlan {
   std::uint32_t firstSampleOf(std::uint32_t member) const { return train_.first[member]; }
 
   // How a batch is divided: the samples of each member in their order in the batch, member by
-  // member. Evaluation batches are numbered over the whole run. Any thread.
+  // member. Evaluation batches are numbered over the whole run; without evaluation samples, each is
+  // empty. Any thread.
   Division division(Phase phase, std::uint64_t step) const;
 
   // A pass over the samples of one member, or of all (nullopt), in batches.

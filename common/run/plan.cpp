@@ -1,6 +1,7 @@
 #include "common/run/plan.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "common/checkpoint/samples_base.h"
@@ -261,13 +262,18 @@ void joinMembers(const RunSpec& spec, Roster roster, std::uint64_t shareValues,
     refuseCohort("head and tail have " + std::to_string(shareValues) + " trained values",
                  "move more of the model to the server", "model.cuts");
   }
-  std::uint64_t samples = 0;
-  for (const std::uint32_t each : roster.train) samples += each;
-  constexpr std::uint64_t kMaxSamples = std::uint64_t{1} << 31;
-  if (samples == 0 || samples > kMaxSamples) {
-    refuseCohort("the members have " + std::to_string(samples) + " training samples together",
-                 "1 to " + std::to_string(kMaxSamples) + " are possible", "cohort.members");
-  }
+  const auto check = [](const std::vector<std::uint32_t>& byMember, std::uint64_t min,
+                        const std::string& kind) {
+    constexpr std::uint64_t kMax = std::uint64_t{1} << 31;
+    const std::uint64_t samples =
+        std::accumulate(byMember.begin(), byMember.end(), std::uint64_t{});
+    if (samples >= min && samples <= kMax) return;
+    refuseCohort("the members have " + std::to_string(samples) + " " + kind + " samples together",
+                 std::to_string(min) + " to " + std::to_string(kMax) + " are possible",
+                 "cohort.members");
+  };
+  check(roster.train, 1, "training");
+  check(roster.evaluation, 0, "evaluation");
   const auto joint = std::make_shared<const JointPlan>(
       JointPlan::Options{spec.seed, spec.cohort.batch, spec.cohort.evalBatch, spec.microBatches},
       std::move(roster));

@@ -236,7 +236,6 @@ std::vector<SessionStatus> RunTable::parked() const {
 
 boost::asio::awaitable<void> RunTable::close(std::shared_ptr<Seat> seat, std::string reason) {
   ServedRun& run = seat->run();
-  const auto keepAlive = seat;  // also if the seat is removed
   const bool isOpen = seat->link() != nullptr;
   if (!run.leave(*seat, reason)) {
     if (!isOpen) std::erase_if(seats_, [&](const auto& each) { return each.second == seat; });

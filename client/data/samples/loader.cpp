@@ -281,8 +281,8 @@ std::optional<Batch> Loader::next() {
   return std::nullopt;
 }
 
-std::uint32_t Loader::batches(const Dataset& data, std::uint32_t batch) {
-  return data.size() / batch + (data.size() % batch != 0 ? 1 : 0);
+std::uint32_t Loader::batches(std::uint32_t samples, std::uint32_t batch) {
+  return samples / batch + (samples % batch != 0 ? 1 : 0);
 }
 
 }  // namespace cleave

@@ -55,7 +55,8 @@ class Loader {
   // Waits for the next batch; returns nothing at the end of the pass. If a sample cannot be read,
   // delivers all batches before it, then throws its error, as a RunError.
   std::optional<Batch> next();
-  static std::uint32_t batches(const Dataset& data, std::uint32_t batch);
+  // The number of batches in a pass over this many samples.
+  static std::uint32_t batches(std::uint32_t samples, std::uint32_t batch);
 
  private:
   struct State;

@@ -75,6 +75,7 @@ Texts candidates(const KeyText& key) {
                             "64kB",
                             "[x=y]",
                             "[a]",
+                            "[x, y]",
                             "[head]",
                             "fp16"}) {
     values.emplace_back(value);
@@ -95,6 +96,7 @@ std::vector<Texts> bases() {
       {"data.folds=5"},
       {"model={name: sleep, F1: 1, B1: 1, F2: 1, B2: 1, W2: 1}"},
       {"metrics.listen=127.0.0.1:9465"},
+      {"cohort={id: a, members: [x, '1'], member: x}"},
       {"model.cuts=[1, 2, 3]"},
       {"train.loss=mse"},
       {"codec={}"},

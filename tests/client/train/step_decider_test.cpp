@@ -30,7 +30,7 @@ TEST_CASE("the norm covers all gradients, and clipping reduces it to the limit")
   ClientSettings options = settings();
   options.clipNorm = 1;
   options.groupRates = {10, 0};
-  StepDecider decider(options, *someData());
+  StepDecider decider(options, someData()->size());
   const StepDecision decision = decider.decide(1, {9, true}, {{5, true}, {7, true}}, {4, true});
   CHECK(decider.norm() == 5);
   CHECK(decision.clipFactor == Approx(0.2));
@@ -45,7 +45,7 @@ TEST_CASE("with fp16, a step whose gradients overflow is skipped, and the loss s
   ClientSettings options = settings();
   options.bodyPrecision = Precision::fp16;
   options.clipNorm = 1;
-  StepDecider decider(options, *someData());
+  StepDecider decider(options, someData()->size());
   CHECK(decider.lossScale() == 65536);
   const StepDecision skipped = decider.decide(1, kNone, {kInfinite}, kNone);
   CHECK_FALSE(skipped.apply);
@@ -69,7 +69,7 @@ TEST_CASE("with fp16 and precision.scale_loss off, the loss is not scaled") {
   ClientSettings options = settings();
   options.clientPrecision = options.bodyPrecision = Precision::fp16;
   options.mayScaleLoss = false;
-  StepDecider decider(options, *someData());
+  StepDecider decider(options, someData()->size());
   CHECK(decider.decide(1, kNone, {kNone}, kNone).lossScale == 1);
   CHECK(errorCode([&] { decider.decide(2, kNone, {kInfinite}, kNone); }) == "non-finite");
 }
@@ -78,9 +78,9 @@ TEST_CASE(
     "the loss scale continues after a restart, and the run ends if no scale avoids overflows") {
   ClientSettings options = settings();
   options.clientPrecision = Precision::fp16;
-  StepDecider decider(options, *someData());
+  StepDecider decider(options, someData()->size());
   for (std::uint64_t step = 1; step <= 3; ++step) decider.decide(step, kInfinite, {kNone}, kNone);
-  StepDecider restarted(options, *someData());
+  StepDecider restarted(options, someData()->size());
   restarted.restore(nlohmann::json::parse(decider.save().dump()));
   CHECK(restarted.lossScale() == decider.lossScale());
   CHECK(restarted.skipped() == 3);

@@ -102,6 +102,12 @@ TEST_CASE("a cohort of one has the batches of a client without a cohort") {
   for (std::uint32_t i = 0; i < alone.count; ++i) CHECK(division.size(i) == alone.size(i));
 }
 
+TEST_CASE("a cohort without evaluation samples has no evaluation batch") {
+  const JointPlan plan({1, 10, 10, 2}, {{30, 20}, {0, 0}});
+  CHECK(plan.evaluationPass(std::nullopt).sizes.empty());
+  CHECK(plan.division(Phase::eval, 1).count == 0);
+}
+
 TEST_CASE("a peer that names many epochs does not fill the memory of the plan") {
   const JointPlan plan({1, 10, 10, 2}, {{30, 20}, {1, 1}});
   const Division first = plan.division(Phase::train, 3);

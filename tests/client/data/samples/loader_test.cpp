@@ -91,10 +91,10 @@ TEST_CASE("a pass has every sample once, in order, and its last batch may be sma
 }
 
 TEST_CASE("the number of batches includes the smaller last one") {
-  CHECK(Loader::batches(Counting(16), 8) == 2);
-  CHECK(Loader::batches(Counting(17), 8) == 3);
-  CHECK(Loader::batches(Counting(1), 8) == 1);
-  CHECK(Loader::batches(Counting(0xFFFFFFFF), 0xFFFFFFFE) == 2);
+  CHECK(Loader::batches(16, 8) == 2);
+  CHECK(Loader::batches(17, 8) == 3);
+  CHECK(Loader::batches(1, 8) == 1);
+  CHECK(Loader::batches(0xFFFFFFFF, 0xFFFFFFFE) == 2);
 }
 
 TEST_CASE("a pass follows the given order, which may leave samples out") {
