@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <map>
+#include <mutex>
 #include <optional>
 #include <utility>
 
@@ -98,13 +99,20 @@ IValue valueOf(const Operand& operand, const std::vector<IValue>& values, const 
   return {};
 }
 
-void seedGenerators(const GraphStep& step, const BlockContext& context, const Batch& batch) {
+// Random operators draw from the generator of their device, which all threads share, so it is this
+// thread's until the returned lock ends.
+[[nodiscard]] std::unique_lock<std::mutex> seedGenerator(const GraphStep& step,
+                                                         const BlockContext& context,
+                                                         const Batch& batch) {
+  static std::mutex drawing;
+  std::unique_lock lock(drawing);
   at::Generator generator = at::globalContext().defaultGenerator(batch.device);
-  const std::lock_guard lock(generator.mutex());
+  const std::lock_guard lockOfLibrary(generator.mutex());
   const RandomKey key =
       randomKey(context.seed, step.node->name(),
                 {context.at.step, context.at.i, context.at.phase == Phase::train ? 0U : 1U});
   generator.set_current_seed(std::uint64_t{key.high} << 32 | key.low);
+  return lock;
 }
 
 // A view can have more elements than fit into memory, and operators on it would take hours.
@@ -155,10 +163,11 @@ void perform(const GraphStep& step, std::vector<IValue>& values, const BlockCont
     values[step.node->outputs(0)] = stack[0].toTensor().fill_(stack[1].toDouble());
     return;
   }
-  if (step.isRandom) seedGenerators(step, context, batch);
   if (step.node->is_list()) checkListLength(*step.node, stack);
   step.preconditions->check({*step.node, step.op->schema(), stack});
   if (step.isInPlace) batch.memory->checkWrite(*step.node, stack.at(0).toTensor());
+  std::unique_lock<std::mutex> drawing;
+  if (step.isRandom) drawing = seedGenerator(step, context, batch);
   try {
     step.op->callBoxed(stack);
   } catch (const c10::IndexError& error) {

@@ -41,7 +41,7 @@ TEST_CASE("a split exported model is bit-identical to the whole model") {
                          {"--server", server.address(), "--json", "--set", "train.batch=30",
                           "--set", "train.micro_batches=4", "--set", "train.schedule=" + schedule,
                           "--set", "train.staleness=" + staleness}));
-      INFO(ended.errors);
+      INFO(ended.output << ended.errors);
       REQUIRE(ended.code == 0);
       CHECK(nlohmann::json::parse(ended.output).at("equal") == true);
     }

@@ -191,7 +191,7 @@ TEST_CASE("inserts that track their basis are bit-identical, also when resumed")
     CAPTURE(number);
     const Ended verified = runClient("verify", folder.path("verified" + std::to_string(++number)),
                                      with(model, {"--json", "--steps", "5"}));
-    INFO(verified.errors);
+    INFO(verified.output << verified.errors);
     REQUIRE(verified.code == 0);
     CHECK(nlohmann::json::parse(verified.output).at("equal") == true);
   }
@@ -271,7 +271,7 @@ TEST_CASE("two inserts at a cut are fitted in order, bit-identical, and resumed 
     const Ended verified =
         runClient("verify", folder.path("verified" + std::to_string(++number)),
                   with(model, {"--server", server.address(), "--json", "--steps", "5"}));
-    INFO(verified.errors);
+    INFO(verified.output << verified.errors);
     REQUIRE(verified.code == 0);
     CHECK(nlohmann::json::parse(verified.output).at("equal") == true);
   }

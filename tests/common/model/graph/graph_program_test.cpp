@@ -10,6 +10,7 @@
 
 #include <caffe2/serialize/inline_container.h>
 
+#include <atomic>
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <filesystem>
@@ -19,6 +20,8 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <thread>
+#include <vector>
 
 #include "common/model/graph/graph_blocks.h"
 #include "common/model/graph/graph_file.h"
@@ -119,6 +122,27 @@ TEST_CASE("random operators depend on seed, step and micro-batch, and on nothing
   const Program mask(graphOf("aten.bernoulli_.float", {number("p", 0.75)}));
   CHECK(at::equal(mask.run(input(), contextOf(Phase::eval)), at::ones({8, 4}).mul(0.75)));
   CHECK(mask.run(input(), contextOf(Phase::train)).sum().item<double>() < 32);
+}
+
+TEST_CASE("threads that draw at the same time do not disturb each other") {
+  const auto input = [] { return at::ones({64, 64}); };
+  const Program dropout(graphOf("aten.dropout.default", {number("p", 0.5), flag("train", true)}));
+  std::atomic<int> differences = 0;
+  {
+    std::map<std::uint32_t, at::Tensor> alone;
+    for (std::uint32_t i = 0; i < 4; ++i) {
+      alone[i] = dropout.run(input(), contextOf(Phase::train, 1, i));
+    }
+    std::vector<std::jthread> threads;
+    for (const auto& [i, expected] : alone) {
+      threads.emplace_back([&, context = contextOf(Phase::train, 1, i), expected = expected] {
+        for (int n = 0; n < 500; ++n) {
+          if (!at::equal(expected, dropout.run(input(), context))) ++differences;
+        }
+      });
+    }
+  }
+  CHECK(differences == 0);
 }
 
 TEST_CASE("running a graph does not change its inputs") {
