@@ -209,6 +209,8 @@ void checkReplicas(const RunSpec& spec, const Schedule& schedule) {
 
 namespace {
 
+constexpr std::uint64_t kMaxShareValues = std::uint64_t{1} << 28;
+
 [[noreturn]] void refuseCohort(const std::string& sentence, const std::string& hint,
                                const std::string& key) {
   throw UsageError("bad-cohort", sentence, hint).about(key);
@@ -257,8 +259,7 @@ void checkCohort(const RunSpec& spec, const CodecPlan& codecs) {
 
 void joinMembers(const RunSpec& spec, Roster roster, std::uint64_t shareValues,
                  std::span<RunPlan*> plans) {
-  constexpr std::uint64_t kMaxValues = std::uint64_t{1} << 28;
-  if (shareValues > kMaxValues) {
+  if (shareValues > kMaxShareValues) {
     refuseCohort("head and tail have " + std::to_string(shareValues) + " trained values",
                  "move more of the model to the server", "model.cuts");
   }
@@ -653,6 +654,13 @@ std::size_t serverBytes(const RunPlan& plan) {
   double bytes = 0;
   for (const MemoryTerm& term : serverMemory(plan)) bytes += term.bytes;
   return asSize(bytes);
+}
+
+std::size_t memberBytes(std::uint64_t samples, std::uint64_t shareValues) {
+  // JointPlan: the order of an epoch, and the divisions of four epochs, in batches of few samples.
+  constexpr double kPerSample = 32;
+  return asSize(kPerSample * static_cast<double>(samples) +
+                2 * bufferBytes(maxPartBytes(std::min(shareValues, kMaxShareValues))));
 }
 
 std::size_t snapshotBytes(const RunPlan& plan) {

@@ -167,13 +167,23 @@ void Admission::checkRun(const std::string& identity, const std::string& runId,
 }
 
 std::unique_ptr<Admission::Ticket> Admission::admit(const std::string& identity,
-                                                    const RunPlan& plan, SteadyTime time) {
+                                                    const RunPlan& plan, std::size_t forMember,
+                                                    SteadyTime time) {
   checkSessions(identity);
   const std::size_t needed =
-      serverBytes(plan) + (settings_.allowCheckpoints ? snapshotBytes(plan) : 0);
+      serverBytes(plan) + forMember + (settings_.allowCheckpoints ? snapshotBytes(plan) : 0);
   checkMemory(identity, plan, needed);
   checkRuns(identity, time);
   begun_[identity].push_back(time);
+  return std::make_unique<Ticket>(*this, identity, needed);
+}
+
+std::unique_ptr<Admission::Ticket> Admission::admitMember(const std::string& identity,
+                                                          const RunPlan& plan,
+                                                          std::size_t forMember) {
+  checkSessions(identity);
+  const std::size_t needed = transitBytes(plan) + forMember;
+  checkMemory(identity, plan, needed);
   return std::make_unique<Ticket>(*this, identity, needed);
 }
 

@@ -48,9 +48,13 @@ class Admission {
   // "others-run". A run belongs to the identity whose folder in the store contains it.
   void checkRun(const std::string& identity, const std::string& runId, const RunPlan& plan) const;
   // Admits one more run if the limits allow it: "too-many-sessions", "not-enough-memory",
-  // "too-many-runs". Call checkRun() first.
+  // "too-many-runs". Call checkRun() first. `forMember`: in a cohort, the memberBytes() of the first
+  // member.
   std::unique_ptr<Ticket> admit(const std::string& identity, const RunPlan& plan,
-                                SteadyTime time = now());
+                                std::size_t forMember = 0, SteadyTime time = now());
+  // Admits another member of an admitted run: "too-many-sessions", "not-enough-memory".
+  std::unique_ptr<Ticket> admitMember(const std::string& identity, const RunPlan& plan,
+                                      std::size_t forMember);
   // Admits a trial, which leaves no records, belongs to no identity and does not count towards the
   // runs per hour: "model-not-allowed", "too-many-sessions", "not-enough-memory".
   std::unique_ptr<Ticket> admitTrial(const std::string& identity, const RunPlan& plan);

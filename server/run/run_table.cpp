@@ -53,6 +53,13 @@ std::string keyOf(const RunRequest& request) {
   return request.isTrial() ? fmt::format("trial/{}", request.session) : request.runId();
 }
 
+std::size_t memberBytesOf(const RunRequest& request) {
+  if (!request.spec.cohort.exists()) return 0;
+  const wire::Member& member = request.hello.member();
+  return memberBytes(std::uint64_t{member.train_samples()} + member.evaluation_samples(),
+                     member.share_values());
+}
+
 // The run in the account of usage. The ids of trials are unknown to users.
 std::string accountOf(const RunRequest& request) {
   return request.isTrial() ? "" : request.runId();
@@ -82,8 +89,9 @@ std::shared_ptr<Seat> RunTable::admit(RunRequest request) {
   } else {
     admission_.checkRun(request.identity, request.runId(), plan);
     refuseServed(request);
-    if (auto seat = join(request)) return seat;
-    ticket = reserve(request.identity, plan);
+    const std::size_t forMember = memberBytesOf(request);
+    if (auto seat = join(request, plan, forMember)) return seat;
+    ticket = reserve(request.identity, plan, forMember);
   }
   const std::string key = keyOf(request);
   assert(!seats_.contains(key));
@@ -97,7 +105,8 @@ std::function<void(std::exception_ptr)> RunTable::failedFunction(const std::stri
 }
 
 // Adds a seat to the run of the member's cohort; null if no member of it has connected.
-std::shared_ptr<Seat> RunTable::join(RunRequest& request) {
+std::shared_ptr<Seat> RunTable::join(RunRequest& request, const RunPlan& plan,
+                                     std::size_t forMember) {
   const Cohort& cohort = request.spec.cohort;
   if (!cohort.exists() || request.isTrial()) return nullptr;
   const auto found = std::ranges::find_if(seats_, [&](const auto& each) {
@@ -108,14 +117,16 @@ std::shared_ptr<Seat> RunTable::join(RunRequest& request) {
   if (found == seats_.end()) return nullptr;
   const std::shared_ptr<Seat> first = found->second;
   const std::string key = keyOf(request);
-  Seat& seat = first->run().join(std::move(request), failedFunction(key));
+  auto ticket = admission_.admitMember(request.identity, plan, forMember);
+  Seat& seat = first->run().join(std::move(request), std::move(ticket), failedFunction(key));
   return seats_[key] = std::shared_ptr<Seat>(first, &seat);
 }
 
 std::unique_ptr<Admission::Ticket> RunTable::reserve(const std::string& identity,
-                                                     const RunPlan& plan) {
+                                                     const RunPlan& plan,
+                                                     std::size_t forMember) {
   try {
-    return admission_.admit(identity, plan);
+    return admission_.admit(identity, plan, forMember);
   } catch (const RunError& error) {
     // The end of a run makes room for another one, but does not change how many have begun this
     // hour. Nothing else marks that limit, so its code is compared.

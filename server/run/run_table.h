@@ -58,9 +58,10 @@ class RunTable {
   void recordUsage(ServedRun& run, SteadyTime time);
   void closeUsage(ServedRun& run);
   void refuseServed(const RunRequest& request);
-  std::shared_ptr<Seat> join(RunRequest& request);
+  std::shared_ptr<Seat> join(RunRequest& request, const RunPlan& plan, std::size_t forMember);
   std::function<void(std::exception_ptr)> failedFunction(const std::string& key);
-  std::unique_ptr<Admission::Ticket> reserve(const std::string& identity, const RunPlan& plan);
+  std::unique_ptr<Admission::Ticket> reserve(const std::string& identity, const RunPlan& plan,
+                                             std::size_t forMember);
   bool endOldestParked(const std::string& identity);
   void parkedSeatFailed(const std::string& key, std::exception_ptr error);
 

@@ -43,9 +43,9 @@ class ServedRun;
 // io thread. Owned by its run.
 class Seat {
  public:
-  // `number`: among the run's seats; that of its member in a cohort. `ticket`: the run's, in its
-  // first seat; else null. `failed` is called on the io thread with the error that ends the run
-  // while this seat is parked.
+  // `number`: among the run's seats; that of its member in a cohort. `ticket`: the run's in its
+  // first seat, and that of its member in the others. `failed` is called on the io thread with the
+  // error that ends the run while this seat is parked.
   Seat(ServedRun& run, const RunResources& resources, std::uint32_t number, RunRequest request,
        std::unique_ptr<Admission::Ticket> ticket, std::function<void(std::exception_ptr)> failed);
 

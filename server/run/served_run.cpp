@@ -83,7 +83,8 @@ ServedRun::~ServedRun() = default;
 
 // ---- Members of a cohort ----
 
-Seat& ServedRun::join(RunRequest request, std::function<void(std::exception_ptr)> failed) {
+Seat& ServedRun::join(RunRequest request, std::unique_ptr<Admission::Ticket> ticket,
+                      std::function<void(std::exception_ptr)> failed) {
   const std::uint32_t number = memberNumber(request);
   const auto place = std::ranges::lower_bound(seats_, number, {}, &Seat::number);
   if (place != seats_.end() && (*place)->number() == number) {
@@ -96,8 +97,8 @@ Seat& ServedRun::join(RunRequest request, std::function<void(std::exception_ptr)
         kMemberRetrySeconds);
   }
   checkSameRun(owner().request(), request);
-  auto seat = std::make_unique<Seat>(*this, resources_, number, std::move(request), nullptr,
-                                     std::move(failed));
+  auto seat = std::make_unique<Seat>(*this, resources_, number, std::move(request),
+                                     std::move(ticket), std::move(failed));
   return **seats_.insert(place, std::move(seat));
 }
 
@@ -214,7 +215,8 @@ void ServedRun::openLinks() {
   if (plan_.samplesOnDisk) options.samplesFolder = stored_.files->folder();
   options.levels = std::make_shared<CodecLevels>();  // shared with the edges
   options.helper = resources_.helper;
-  options.account = account_ = std::make_shared<MemoryAccount>(transitBytes(plan_));
+  options.account = account_ =
+      std::make_shared<MemoryAccount>(transitBytes(plan_) * seats_.size());
   options.codecQueue = codecQueue_ = resources_.codecs.open();
   trace_ = options.trace;
   const auto deliverFrom = [this](std::size_t peer) {

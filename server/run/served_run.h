@@ -66,7 +66,8 @@ class ServedRun {
 
   // Adds a seat for a member. Throws UsageError "other-member", "not-a-member", or RunError
   // "member-connected".
-  Seat& join(RunRequest request, std::function<void(std::exception_ptr)> failed);
+  Seat& join(RunRequest request, std::unique_ptr<Admission::Ticket> ticket,
+             std::function<void(std::exception_ptr)> failed);
   // Whether each member has a seat.
   bool isComplete() const { return missing().empty(); }
   // The names of members without a seat.

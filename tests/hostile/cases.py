@@ -64,7 +64,7 @@ def sends(name, codes, data, run=True, spec=None, **more):
 
 # ---- Before a Hello ----
 
-for kind in (0, *w.KINDS, 19, 128, 255):
+for kind in (0, *w.KINDS, 20, 128, 255):
     code = "bad-metadata" if kind == w.HELLO else "unexpected-frame" if kind in w.KINDS else "unknown-frame"
     sends(f"kind {kind} instead of a Hello", code, w.frame(kind), run=False)
 for size in (65505, 65536, *HUGE32):
@@ -697,6 +697,61 @@ for name, code, data in (
         return peer
 
     CASES.append(Case(f"overlapping steps: {name}", overlap, code if isinstance(code, set) else {code}))
+
+
+# ---- Cohorts ----
+
+ALONE = {"id": "hostile-cohort", "members": ["hostile"], "batch": w.SAMPLES, "eval_batch": w.SAMPLES}
+
+
+def member(name="hostile", train=64, evaluation=0, share=100, agreed=()):
+    pairs = [(5, w.message((1, key), (2, value))) for key, value in agreed]
+    return w.message((1, name), (2, train), (3, evaluation), (4, share), *pairs)
+
+
+def of_cohort(announced, **fields):
+    return {"spec": w.run_spec(cohort={**ALONE, **fields}), "f61": announced}
+
+
+for count in HUGE32:
+    hellos(f"a member with {count} training samples", "not-enough-memory", **of_cohort(member(train=count)))
+    hellos(f"a member with {count} evaluation samples", "not-enough-memory", **of_cohort(member(evaluation=count)))
+for count in (2**29, *HUGE):
+    hellos(f"a member whose head and tail have {count} values", {"not-enough-memory", "bad-cohort"}, **of_cohort(member(share=count)))
+hellos("a member without samples, alone", "bad-cohort", **of_cohort(member(train=0)))
+for name in ("", "other", ESCAPES, "x" * 2000):
+    hellos(f"a member '{name[:12]!r}' of a cohort of others", "not-a-member", **of_cohort(member(name)))
+hellos("a cohort without an announcement", "not-a-member", spec=w.run_spec(cohort=ALONE))
+for name, members in (("nobody", []), ("65 members", ["hostile", *map(str, range(64))]), ("a member twice", ["hostile", "hostile"]),
+                      ("a member without a name", ["hostile", ""])):  # fmt: skip
+    hellos(f"a cohort of {name}", {"bad-cohort", "bad-run-spec"}, **of_cohort(member(), members=members))
+hellos("members without a cohort", {"bad-cohort", "bad-run-spec"}, **of_cohort(member(), id=""))
+for batch in (0, w.SAMPLES + 1, 2**32 - 1):
+    hellos(f"a cohort with batches of {batch}", "bad-run-spec", **of_cohort(member(), batch=batch))
+hellos("a cohort with a codec that keeps samples", "bad-cohort", f61=member(),
+       spec=w.run_spec(cohort=ALONE, train_samples=64, codecs={"activation/0": "delta(block:bits=4)"}))  # fmt: skip
+
+
+@case("a member who connects twice", "member-connected", connections=2)
+def _(world):
+    cohort = {"spec": w.run_spec(cohort={**ALONE, "id": "hostile-twice", "members": ["hostile", "absent"]}), "f61": member()}
+    first = world.connect()
+    first.send(w.hello(world.run_id(), **cohort))
+    first.wait_for(w.ROSTER)
+    second = world.connect()
+    second.send(w.hello(world.run_id(), **cohort))
+    second.wait_for_close()
+    first.close()
+    return second
+
+
+@case("a member who floods while it waits for the others", {"flood", "unexpected-frame"})
+def _(world):
+    peer = world.connect()
+    peer.send(w.hello(world.run_id(), spec=w.run_spec(cohort={**ALONE, "id": "hostile-flood", "members": ["hostile", "absent"]}), f61=member()))
+    peer.wait_for(w.ROSTER)
+    peer.send(w.frame(w.PING, w.message((1, 1))) * 20000)
+    return peer
 
 
 # ---- Edges: direct links between servers ----

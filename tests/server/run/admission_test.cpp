@@ -51,7 +51,7 @@ class Guard {
   std::unique_ptr<Admission::Ticket> admit(const std::string& identity, const std::string& run,
                                            SteadyTime time = {}) {
     admission->checkRun(identity, run, plan);
-    auto ticket = admission->admit(identity, plan, time);
+    auto ticket = admission->admit(identity, plan, 0, time);
     fs::create_directories(settings.store + "/" + identity + "/" + run);
     return ticket;
   }
@@ -97,6 +97,28 @@ TEST_CASE(
              Contains("this server already has its maximum of 5 sessions"));
   tickets.erase(tickets.begin());
   tickets.push_back(guard.admit("a", "a-2"));
+}
+
+TEST_CASE("each member of a cohort needs a session, and memory for its tensors and samples") {
+  Guard guard("default: {}\n");
+  Tickets tickets;
+  tickets.push_back(guard.admit("a", "a-1"));
+  const std::size_t ofRun = guard.admission->admittedBytes();
+  tickets.push_back(guard.admission->admitMember("b", guard.plan, memberBytes(1000, 10)));
+  CHECK(guard.admission->admittedBytes() ==
+        ofRun + transitBytes(guard.plan) + memberBytes(1000, 10));
+  CHECK(memberBytes(2000, 10) - memberBytes(1000, 10) >= 1000 * 2 * sizeof(std::uint32_t));
+  CHECK(memberBytes(1000, std::size_t{1} << 20) - memberBytes(1000, 0) >=
+        (std::size_t{2} << 20) * sizeof(float));
+  const auto admit = [&](std::size_t bytes) {
+    tickets.push_back(guard.admission->admitMember("c", guard.plan, bytes));
+  };
+  for (const std::uint64_t many : {std::uint64_t{1} << 31, ~std::uint64_t{}}) {
+    CHECK(errorCode([&] { admit(memberBytes(many, 10)); }) == "not-enough-memory");
+  }
+  CHECK(errorCode([&] { admit(memberBytes(0, ~std::uint64_t{})); }) == "not-enough-memory");
+  for (int j = 0; j < 3; ++j) admit(memberBytes(1, 1));
+  CHECK(errorCode([&] { admit(memberBytes(1, 1)); }) == "too-many-sessions");
 }
 
 TEST_CASE("an identity without a limit in the access file has the server's limit") {
