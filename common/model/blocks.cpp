@@ -231,7 +231,9 @@ void BlockChain::pool2d(const std::string& name, std::int64_t size) {
 
 void BlockChain::maxPool2d(const std::string& name, std::int64_t size) {
   pool2d(name, size);
-  append(name).forward = ofInput([size](const at::Tensor& x) { return at::max_pool2d(x, size); });
+  BlockSpec& row = append(name);
+  row.savedPerSample *= 3;  // with each maximum, its position in 64 bits
+  row.forward = ofInput([size](const at::Tensor& x) { return at::max_pool2d(x, size); });
 }
 
 void BlockChain::averagePool2d(const std::string& name, std::int64_t size) {

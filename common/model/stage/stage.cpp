@@ -146,7 +146,7 @@ std::size_t partBytes(const StageOptions& options, const std::vector<BlockSpec>&
   const auto trained = static_cast<double>(trainedCount(blocks, first, last));
   const auto buffers = static_cast<double>(bufferCount(blocks, first, last));
   double saved = 0;
-  double largest = 0;  // number of values saved by the largest block
+  double largest = 0;  // number of values that the largest block saves, and gets
   // A micro-batch's statistics have the buffers' shapes. LibTorch's objects for a tensor take up to
   // half a KiB, which is more than the values of a small one.
   constexpr double kTensorObjects = 512;
@@ -158,7 +158,13 @@ std::size_t partBytes(const StageOptions& options, const std::vector<BlockSpec>&
     }
     const auto values = static_cast<double>(block.savedPerSample);
     saved += values;
-    largest = std::max(largest, values);
+    double inputs = 0;
+    if (b > 0) {
+      for (const BlockOutput& output : blocks[static_cast<std::size_t>(b) - 1].outputs) {
+        inputs += static_cast<double>(elementCount(output.shape));
+      }
+    }
+    largest = std::max(largest, values + inputs);
   }
   const double trainedBytes =
       sizeof(float) + static_cast<double>(optimizerStateBytes(options.optimizer));
