@@ -168,5 +168,5 @@ int run(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   cleave::prepareProcess(argv);
-  return cleave::run(argc, argv);
+  cleave::endProcess(cleave::run(argc, argv));
 }

@@ -20,5 +20,5 @@ int main(int argc, char** argv) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   cleave::keepFreedMemory();
   cleave::serveStageOrders(std::atoi(argv[1]));
-  return 0;
+  cleave::endProcess(0);
 }

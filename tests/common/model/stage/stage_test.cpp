@@ -1754,10 +1754,10 @@ TEST_CASE("a body's memory is computed from its shapes") {
   options.cuts = {2, 5};  // the body is relu1, fc2, relu2
   options.optimizer = {"sgd", {{"momentum", 0.9}}};
   CHECK(partBytes(options, blocksFor(options), options.cuts.cut0, options.cuts.cut1, 3, 2, 4) ==
-        110 * 12 + (2 * 30 + 2 * 10) * 4 * 4);
+        110 * 12 + (2 * 30 + 2 * (10 + 10)) * 4 * 4);
   options.optimizer = {"sgd", {}};
   CHECK(partBytes(options, blocksFor(options), options.cuts.cut0, options.cuts.cut1, 3, 2, 4) ==
-        110 * 8 + (2 * 30 + 2 * 10) * 4 * 4);
+        110 * 8 + (2 * 30 + 2 * (10 + 10)) * 4 * 4);
   // Each micro-batch has its own statistics: two batch norms, of 8 and 16 channels.
   const StageOptions norms = cnnOptions();
   const auto bytes = [&](std::uint32_t microBatches) {
