@@ -215,8 +215,7 @@ void ServedRun::openLinks() {
   if (plan_.samplesOnDisk) options.samplesFolder = stored_.files->folder();
   options.levels = std::make_shared<CodecLevels>();  // shared with the edges
   options.helper = resources_.helper;
-  options.account = account_ =
-      std::make_shared<MemoryAccount>(transitBytes(plan_) * seats_.size());
+  options.account = account_ = std::make_shared<MemoryAccount>(transitBytes(plan_) * seats_.size());
   options.codecQueue = codecQueue_ = resources_.codecs.open();
   trace_ = options.trace;
   const auto deliverFrom = [this](std::size_t peer) {

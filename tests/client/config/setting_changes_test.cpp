@@ -43,7 +43,7 @@ Values valuesWith(const Texts& overrides) {
 // Values that some key of this type accepts.
 Texts candidates(const KeyText& key) {
   Texts values;
-  const std::regex quoted("`([^`]*)`"), range("[a-z]*, (-?[0-9.e-]+) … (-?[0-9.e]+)");
+  static const std::regex quoted("`([^`]*)`"), range("[a-z]*, (-?[0-9.e-]+) … (-?[0-9.e]+)");
   for (std::sregex_iterator each(key.type.begin(), key.type.end(), quoted), end; each != end;
        ++each) {
     values.push_back((*each)[1]);
@@ -126,8 +126,9 @@ struct Change {
 
 // A change of this key that the configuration accepts.
 std::optional<Change> changeOf(const KeyText& key) {
+  const Texts tried = candidates(key);
   for (const Texts& base : bases()) {
-    for (const std::string& value : candidates(key)) {
+    for (const std::string& value : tried) {
       Texts changed = base;
       changed.push_back(key.name + "=" + value);
       try {
