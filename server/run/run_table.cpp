@@ -123,8 +123,7 @@ std::shared_ptr<Seat> RunTable::join(RunRequest& request, const RunPlan& plan,
 }
 
 std::unique_ptr<Admission::Ticket> RunTable::reserve(const std::string& identity,
-                                                     const RunPlan& plan,
-                                                     std::size_t forMember) {
+                                                     const RunPlan& plan, std::size_t forMember) {
   try {
     return admission_.admit(identity, plan, forMember);
   } catch (const RunError& error) {
