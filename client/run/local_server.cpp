@@ -31,6 +31,8 @@ std::vector<std::string> commandLine(const std::string& store, const std::string
                                     "--set",
                                     "device=" + device,
                                     "--set",
+                                    "limits.sessions=10000",  // of the members of a cohort
+                                    "--set",
                                     "limits.memory_mib=16777216",
                                     "--set",
                                     "limits.disk_mib=1073741824",

@@ -21,7 +21,7 @@ bool isEqual(const std::string& run, const std::string& members, const Arguments
 
 TEST_CASE("members with unequal shares compute the bits of one client with all data") {
   const TemporaryFolder folder;
-  const TestServer server(folder);
+  const TestServer server(folder, {"--set", "limits.sessions=16"});
   int run = 0;
   const auto check = [&](const std::string& members, Arguments more) {
     CAPTURE(members, more);
