@@ -31,7 +31,9 @@ std::vector<std::string> commandLine(const std::string& store, const std::string
                                     "--set",
                                     "device=" + device,
                                     "--set",
-                                    "limits.sessions=10000",  // of the members of a cohort
+                                    "limits.sessions=64",  // of the members of a cohort
+                                    "--set",
+                                    "limits.connections=128",
                                     "--set",
                                     "limits.memory_mib=16777216",
                                     "--set",
