@@ -1,6 +1,6 @@
 # nlohmann-json's literals ("{}"_json), which nothing here uses, make g++ instantiate the parser in
-# every file that includes the header: 1.2 of the 1.7 s that an otherwise empty file takes with all
-# precompiled headers. All targets use a copy of the header without them.
+# every file that includes the header: with the header precompiled, an empty file takes 1.9 s, and
+# 0.5 s without them (g++ 12, -O0). All targets use a copy of the header without them.
 get_target_property(folders nlohmann_json::nlohmann_json INTERFACE_INCLUDE_DIRECTORIES)
 find_file(CLEAVE_JSON_HEADER nlohmann/json.hpp HINTS ${folders} REQUIRED)
 mark_as_advanced(CLEAVE_JSON_HEADER)

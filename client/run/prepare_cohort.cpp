@@ -35,7 +35,7 @@ void checkCohortUse(const PreparedRun& run) {
     refuse("a direct link between servers", "--set connect.direct=false", "connect.direct");
   }
   if (!fitsBatchNorm(run.plan.blocks, 1)) {
-    refuse("a batch norm that sees one value per channel of a sample",
+    refuse("a batch norm with a single value per channel and sample",
            "use larger inputs, or a model with group norm: a member may have a single sample in a "
            "batch",
            "model");

@@ -704,9 +704,8 @@ for name, code, data in (
 ALONE = {"id": "hostile-cohort", "members": ["hostile"], "batch": w.SAMPLES, "eval_batch": w.SAMPLES}
 
 
-def member(name="hostile", train=64, evaluation=0, share=100, agreed=()):
-    pairs = [(5, w.message((1, key), (2, value))) for key, value in agreed]
-    return w.message((1, name), (2, train), (3, evaluation), (4, share), *pairs)
+def member(name="hostile", train=64, evaluation=0, share=100):
+    return w.message((1, name), (2, train), (3, evaluation), (4, share))
 
 
 def of_cohort(announced, **fields):
