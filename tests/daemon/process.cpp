@@ -19,6 +19,7 @@
 #include <utility>
 
 #include "common/core/open_file.h"
+#include "tests/daemon/program_forks.h"
 
 namespace cleave::test {
 namespace {
@@ -55,6 +56,15 @@ std::vector<std::string> mergedEnvironment(const std::map<std::string, std::stri
   }
   for (const auto& [name, value] : overrides) merged.push_back(name + "=" + value);
   return merged;
+}
+
+// `env CLEAVE_FAIL=place program…` is `program…` in an environment with this variable.
+void takeFailpoints(std::vector<std::string>& argv,
+                    std::map<std::string, std::string>& environment) {
+  const std::string prefix = "CLEAVE_FAIL=";
+  if (argv.size() < 3 || argv[0] != "/usr/bin/env" || !argv[1].starts_with(prefix)) return;
+  environment["CLEAVE_FAIL"] = argv[1].substr(prefix.size());
+  argv.erase(argv.begin(), argv.begin() + 2);
 }
 
 // The array of arguments for execve(); its pointers point into `strings`.
@@ -144,11 +154,16 @@ Process Process::start(const std::vector<std::string>& argv,
                        const std::map<std::string, std::string>& environment) {
   if (argv.empty()) throwSystem(EINVAL, "a process needs a program");
   std::vector<std::string> arguments = argv;
-  std::vector<std::string> variables = mergedEnvironment(environment);
-  const std::vector<char*> argumentPointers = pointersTo(arguments);
-  const std::vector<char*> variablePointers = pointersTo(variables);
+  std::map<std::string, std::string> overrides = environment;
+  takeFailpoints(arguments, overrides);
+  std::vector<std::string> variables = mergedEnvironment(overrides);
   Pipe output = makePipe();
   Pipe errors = makePipe();
+  if (const auto pid = forkProgram(arguments, variables, output.write.get(), errors.write.get())) {
+    return Process(std::make_unique<State>(*pid, std::move(output.read), std::move(errors.read)));
+  }
+  const std::vector<char*> argumentPointers = pointersTo(arguments);
+  const std::vector<char*> variablePointers = pointersTo(variables);
   Pipe fault =
       makePipe();  // a successful execve() closes the pipe; otherwise errno is written to it
 

@@ -15,9 +15,11 @@ namespace cleave::test {
 
 class Process {
  public:
-  // Starts argv[0], a path, with this process's environment, overridden by `environment`. Standard
-  // input is empty, and no open files are inherited. Throws std::system_error if the program cannot
-  // be started. The process is killed when the thread that started it ends for any reason.
+  // Starts argv[0], a path, with this process's environment, overridden by `environment`; forks it
+  // instead if it is a program of Cleave (program_forks.h). Standard input is empty, and no open
+  // files are inherited. Throws std::system_error if the program cannot be started. The process is
+  // killed when the thread that started it, or the main thread if it is forked, ends for any
+  // reason.
   static Process start(const std::vector<std::string>& argv,
                        const std::map<std::string, std::string>& environment = {});
   Process(Process&&) noexcept;

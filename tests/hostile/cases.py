@@ -26,10 +26,11 @@ class Case:
     deadline: float = 1.0  # seconds
     connections: int = 1  # number of connections for which the server may allocate memory
     uncounted: bool = False  # ended by the peer, or a run that failed: the server counts no refusal
-    untold: str = "not-cleave"  # reason that the server counts if it closes the connection without a message
+    untold: set = field(default_factory=lambda: {"not-cleave"})  # or one; reasons that the server may count if the peer gets no message
 
     def __post_init__(self):
         self.codes = {self.codes} if isinstance(self.codes, str) else set(self.codes)
+        self.untold = {self.untold} if isinstance(self.untold, str) else set(self.untold)
 
 
 CASES = []

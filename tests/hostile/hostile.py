@@ -147,6 +147,7 @@ class World:
         self.refused = []  # further peers of a case, with the codes that they received
         self.learned = {}  # what learn() found out, by codec
         self.expected = collections.Counter()  # number of refusals that the server must count, by reason
+        self.untold = []  # the possible reasons of each connection that was closed without a message
 
     def connect(self, receive_buffer=None, rank=0):
         return w.Peer(self.servers[rank].port, receive_buffer, self.tls)
@@ -218,8 +219,10 @@ def attack(case, world, server, bound_kib):
         world.expected[one.code] += 1
         one.close()
     world.refused.clear()
-    if not case.uncounted:
-        world.expected[code or case.untold] += 1
+    if code and not case.uncounted:
+        world.expected[code] += 1
+    elif not case.uncounted:
+        world.untold.append(case.untold)
     peak = server.memory_kib("VmHWM")
     growth = peak - before
     most = KIB_PER_CONNECTION * case.connections + NOISE_KIB
@@ -330,6 +333,8 @@ def run_all(chosen, programs, folder, server, world, transport, memory):
     # These reasons are not caused by a peer's fault, or are caused by a peer that closes. Their counts depend on timing.
     closed = {"non-finite", "connection-closed", "connection-lost"}
     found = counted(server)
+    for reasons in sorted(world.untold, key=len):
+        world.expected[max(reasons, key=lambda reason: found[reason] - world.expected[reason])] += 1
     for reason in sorted({*found, *world.expected} - closed):
         # An honest client retries if the server is full.
         full = reason == "too-many-sessions" and found[reason] > world.expected[reason]

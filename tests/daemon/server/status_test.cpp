@@ -52,7 +52,8 @@ TEST_CASE("status shows a server and its sessions without interrupting them") {
   CHECK(quiet.at("memory").at("resident_bytes") > 10'000'000);
 
   Process client = startSlowClient(folder.path("client"), server.address(),
-                                   {"--set", "run.name=seen", "--set", "train.epochs=100000"});
+                                   {"--set", "run.name=seen", "--set", "train.epochs=100000",
+                                    "--set", "model={name: sleep, of: mlp, F1: 10, B1: 10}"});
   waitForSteps(folder.path("client"));
   const nlohmann::json busy = askStatus(folder);
   REQUIRE(busy.at("sessions").size() == 1);
@@ -73,12 +74,12 @@ TEST_CASE("status shows a server and its sessions without interrupting them") {
   CHECK(session.at("idle_seconds") >= 0);
   CHECK(session.at("up_bytes_per_second") > 0);
   CHECK(session.at("down_bytes_per_second") > 0);
-  // The client waits 8 ms per step, and nothing else happens during that time.
+  // The client waits 80 ms per step, and nothing else happens during that time.
   CHECK(session.at("bottleneck") == "client or latency");
   CHECK(session.at("busy_shares").size() == 4);
   const double images = session.at("images_per_second").get<double>();
   CHECK(images > 0);
-  CHECK(images < 32 / 0.008);
+  CHECK(images < 32 / 0.08);
 
   const Ended table = finish(Process::start(statusOf(folder)));
   REQUIRE(table.code == 0);
