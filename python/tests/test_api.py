@@ -104,10 +104,14 @@ class Training(ApiTest):
 
     def test_lost_steps_and_rotated_files_are_read_once(self):
         """Kills the client, so that steps are computed again, while the tables are rotated."""
-        settings = {**LONG, "train.epochs": 12, "metrics.rotate": "64kB", "checkpoint.every_steps": 50, "checkpoint.every_seconds": 0}
+        settings = {**LONG, "train.epochs": 12, "metrics.rotate": "64kB", "checkpoint.every_steps": 100, "checkpoint.every_seconds": 0,
+                    "model": {"name": "sleep", "of": "mlp", "F1": 2, "B1": 2}}  # slow, so that it is killed before the next checkpoint
 
         def kill(event):
-            if event.get("step") == 90:
+            if event.get("step") == 110:
+                run = cleave_split.Run(self.folder / "run")
+                while run.rows("steps").query("phase == 'train'")["step"].max() < 105:
+                    time.sleep(0.05)
                 for process in programs_with(str(self.folder / "run")):
                     os.kill(process, signal.SIGKILL)
 
