@@ -190,7 +190,7 @@ TEST_CASE("a slow link gets 4 bits, and fewer only if configured") {
   // The server does not allow fetching weights, because fetching the trained body would take
   // minutes at this rate.
   const TestServer server(folder, {"--set", "weights.fetch=false"});
-  const TestLink link({"--target", server.address(), "--rate", "4Mbit/s"});
+  const TestLink link({"--target", server.address(), "--rate", "500kbit/s"});
   const std::pair<const char*, int> cases[] = {
       {"auto", 4}, {"auto:min_bits=2", 2}, {"auto:max_ratio=0.08", 2}};
   for (const auto& [spec, bits] : cases) {
