@@ -90,6 +90,26 @@ int runClientProgram(int argc, char** argv) {
       ->default_str("20")
       ->check(CLI::Range(std::uint64_t{1}, kMaxTraceSteps))
       ->needs(trace);
+  auto* traffic = trainApp
+                      ->add_option("--record-traffic", train.traffic.folder,
+                                   "Records what the servers see, for an audit, in this folder: "
+                                   "docs/privacy.md")
+                      ->type_name("DIR");
+  trainApp
+      ->add_option("--record-steps", train.traffic.steps,
+                   "Number of training steps to record, from the first one")
+      ->default_str("100")
+      ->check(CLI::Range(std::uint64_t{1}, std::uint64_t{999'999'999}))
+      ->needs(traffic);
+  trainApp->add_option("--record-mib", train.traffic.mib, "Maximum MiB of all recorded tensors")
+      ->default_str("1024")
+      ->check(CLI::Range(std::uint64_t{1}, std::uint64_t{1} << 30))
+      ->needs(traffic);
+  trainApp
+      ->add_flag("--record-inputs", train.traffic.inputs,
+                 "Also records the inputs and targets, which an audit compares with what an "
+                 "attacker reconstructs")
+      ->needs(traffic);
   auto* dashboard = trainApp
                         ->add_option("--dashboard", train.dashboard,
                                      "During the run, serves the report at this address, such as "

@@ -51,7 +51,7 @@ client/data/formats   | client/data/files client/data/pictures client/data/sampl
 client/start          | client/data/files client/data/formats client/data/pictures client/data/samples common/config common/core common/topology |
 client/codecs         | common/codec common/predict common/topology compression |
 client/config         | client/codecs client/data/files client/data/formats client/data/samples common/checkpoint common/config common/core common/files common/graph common/model common/model/graph common/model/stage common/program common/run compression | CLI
-client/run            | client/config client/data/samples common/checkpoint common/codec common/core common/device common/engine common/files common/link common/model common/net common/net/streams common/predict common/record common/resources common/run proto | boost
+client/run            | client/config client/data/samples common/checkpoint common/codec common/core common/device common/engine common/files common/link common/model common/net common/net/streams common/predict common/record common/resources common/run common/topology proto | boost
 client/train          | client/codecs client/config client/data/samples client/run common/checkpoint common/codec common/core common/device common/engine common/files common/graph common/link common/model common/model/stage common/predict common/record common/run common/topology | boost
 client/planning       | client/codecs client/config client/run client/train common/codec common/core common/device common/link common/link/probe common/predict common/run compression |
 client/evaluate       | client/config client/data/samples client/run client/train common/codec common/core common/device common/graph common/resources | torch

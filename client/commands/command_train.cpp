@@ -231,6 +231,7 @@ struct TrainCommand {
   nlohmann::json extras = nlohmann::json::object();        // additional keys of the summary
   std::uint64_t attempts = 0;                              // that made at least one step
   std::optional<ProgressClock> stuckSince = std::nullopt;  // set by the first error
+  std::unique_ptr<TrafficRecording> traffic = nullptr;     // null: not recorded
   std::uint64_t edgeFailedAt = 0;  // steps done when a direct link between servers failed last
 };
 
@@ -251,6 +252,7 @@ bool mayRestart(const std::exception& error, TrainRun& run, std::uint64_t steps,
 nlohmann::json summaryOf(const TrainCommand& command, const TrainResult& result,
                          const RunSpent& spent, bool hasModel) {
   nlohmann::json summary = summariseTraining(command.prepared, result, spent, hasModel);
+  if (command.traffic) summary["recording"] = command.traffic->summary();
   summary.update(command.extras);
   return summary;
 }
@@ -354,7 +356,7 @@ std::optional<nlohmann::json> trainOnce(TrainCommand& command) {
       prepared.userModel ? prepared.userModel->aliases() : std::map<std::string, std::string>(),
       describeModel(prepared));
   trainer.start({false, run.settings().errorEvery, run.settings().rotateBytes, metrics, true,
-                 run.settings().tensorBoard});
+                 command.traffic.get(), run.settings().tensorBoard});
   if (metrics) {
     metrics->sampleWith(
         [&] { return run.session().samples(run.recorder(), prepared.servers.front().tls.get()); });
@@ -421,6 +423,16 @@ void prepareRestart(TrainCommand& command) {
   announceResume(command);
 }
 
+// Returns null if nothing is to be recorded.
+std::unique_ptr<TrafficRecording> openRecording(const TrafficOptions& options,
+                                                const PreparedRun& run) {
+  if (options.folder.empty()) return nullptr;
+  std::vector<std::string> arrays;
+  for (const SampleArray& array : run.data.train->arrays()) arrays.push_back(array.name);
+  return std::make_unique<TrafficRecording>(
+      options, RecordedRun{run.hello.run_id(), std::filesystem::absolute(run.folder), arrays});
+}
+
 int train(const TrainOptions& options, JsonLines* events) {
   startLog("cleave-client", options.quiet ? "warn" : options.run.common.logLevel);
   std::optional<LiveReport> dashboard = openDashboard(options);
@@ -439,6 +451,7 @@ int train(const TrainOptions& options, JsonLines* events) {
     command.extras["codec_choice"] = *chosen;
   }
   if (prepared.isResumed) announceResume(command);
+  command.traffic = openRecording(options.traffic, prepared);
 
   std::optional<nlohmann::json> summary;
   try {

@@ -10,6 +10,7 @@
 #include "client/commands/link_options.h"
 #include "client/config/run_options.h"
 #include "client/evaluate/inference_options.h"
+#include "client/run/traffic_recording.h"
 
 namespace cleave {
 
@@ -20,6 +21,7 @@ struct TrainOptions {
   std::uint64_t traceSteps = 20;
   std::string dashboard;  // ADDRESS:PORT; empty: no dashboard
   bool anywhere = false;
+  TrafficOptions traffic;
   bool quiet = false;      // shows no progress and logs only warnings and errors
   bool jsonLines = false;  // writes one JSON object per line to stdout for each event
 };

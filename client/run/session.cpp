@@ -122,7 +122,8 @@ FlowMap<bool> innerFlows(const std::vector<RunPlan>& plans, std::size_t server) 
 
 void ClientSession::start(const RunPlan& plan, const std::vector<RunPlan>& plans,
                           std::uint32_t errorEvery, ActionTable table, bool fetchGradients,
-                          std::shared_ptr<RunFiles> files, SavedFunction saved) {
+                          std::shared_ptr<RunFiles> files, SavedFunction saved,
+                          TrafficRecording* traffic) {
   files_ = std::move(files);
   makesCheckpoints_ = saved != nullptr;
   places_ = placesOf(plans);
@@ -152,6 +153,12 @@ void ClientSession::start(const RunPlan& plan, const std::vector<RunPlan>& plans
       const std::lock_guard lock(mutex_);
       lowestSnr_ = std::min(lowestSnr_.value_or(snrDb), snrDb);
     };
+    if (traffic != nullptr) {
+      options.recordTraffic = [traffic](const Key& key, const std::string& codec, CodecLevel level,
+                                        const TensorView& tensor) {
+        traffic->add(key, codec, level, tensor);
+      };
+    }
     if (options.trace) traces_.push_back(options.trace);
     servers_[s]->start(std::move(options), pool_, callbacksFor(s, mailbox, saved));
     bodies.push_back({places_[s], servers_[s]->sharedTensors(), replicas_[s]});

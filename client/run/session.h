@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "client/run/server_link.h"
+#include "client/run/traffic_recording.h"
 #include "common/device/compute_device.h"
 #include "common/engine/coordinator.h"
 #include "common/engine/worker.h"
@@ -64,10 +65,10 @@ class ClientSession {
   using SavedFunction = std::function<void(std::size_t server, const Saved& saved)>;
   // Connects the stage's actions to the connections. `plan`: the client's; `plans`: one per server.
   // The actions in `table` run on the thread that calls runBatch(). If `saved` is empty, the run
-  // makes no checkpoints.
+  // makes no checkpoints. `traffic`: records what crosses; null: nothing is recorded.
   void start(const RunPlan& plan, const std::vector<RunPlan>& plans, std::uint32_t errorEvery,
              ActionTable table, bool fetchGradients, std::shared_ptr<RunFiles> files,
-             SavedFunction saved = nullptr);
+             SavedFunction saved = nullptr, TrafficRecording* traffic = nullptr);
 
   // Continues from a checkpoint after the stage has been restored from it, and waits until the
   // servers have restored their parts. Requires that the Hellos had `committed`. Throws RunError.

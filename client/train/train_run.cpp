@@ -250,6 +250,8 @@ bool TrainRun::allAnswers(const std::function<bool(const wire::HelloOk& ok)>& ho
 }
 
 void TrainRun::start(DecideFunction decide, const Options& options) {
+  traffic_ = options.traffic;
+  if (traffic_ != nullptr) traffic_->dropOpen();
   const RunIdentity identity{prepared_.hello.run_id(), answer().session(),
                              knownConnections(diskFiles(), prepared_.folder).generation};
   files_ =
@@ -287,7 +289,7 @@ void TrainRun::start(DecideFunction decide, const Options& options) {
   }
   session_.start(prepared_.plan, prepared_.bodies, options.errorEvery,
                  clientActions(stage_, prepared_.threads, std::move(decide)),
-                 options.fetchGradients, files_, std::move(saved));
+                 options.fetchGradients, files_, std::move(saved), options.traffic);
 }
 
 // ---- Initial weights and checkpoints ----
@@ -421,20 +423,22 @@ MicroBatch TrainRun::beginBatch(Phase phase, std::uint64_t step, const Batch& ba
   const RunPlan& plan = prepared_.plan;
   const MicroBatch at{phase, step, 0, plan.division(phase, step, batch.samples())};
   BatchView view = viewOf(batch);
+  const Share share = plan.member ? at.batch.shareOfMember(*plan.member) : at.batch.all();
   if (plan.member) {
-    const Share share = at.batch.shareOfMember(*plan.member);
     assert(at.batch.samplesOf(share) == batch.samples());
     if (share.count > 0) view.first = at.batch.offset(share.first);
     view.whole = at.batch.samples;
   }
   stage_.beginBatch(view, step);
   if (phase == Phase::train) session_.sendSamples(step, batch.numbers);
+  if (traffic_ != nullptr) traffic_->begin(at, share, batch);
   session_.beginBatch(at, isLast);
   return at;
 }
 
 void TrainRun::finishBatch() {
   session_.finishBatch();
+  if (traffic_ != nullptr) traffic_->finish();
   failpoint("batch");
 }
 

@@ -44,7 +44,8 @@ class TrainRun {
     std::size_t rotateBytes = 0;       // see Recorder::table()
     std::shared_ptr<Metrics> metrics;  // observes the run; may be null
     bool checkpoints = false;          // makes checkpoints as configured, if the server allows them
-    bool tensorBoard = false;          // writes event files into the run's folder `tensorboard`
+    TrafficRecording* traffic = nullptr;  // records what the servers see; null: not recorded
+    bool tensorBoard = false;             // writes event files into the run's folder `tensorboard`
   };
   // Creates the record files and starts the session. `decide` is called on this thread, within
   // runBatch().
@@ -119,6 +120,7 @@ class TrainRun {
   std::unique_ptr<Checkpointer> checkpointer_;  // used by the session's callbacks
   ClientSession session_;
   std::shared_ptr<RunFiles> files_;
+  TrafficRecording* traffic_ = nullptr;
 };
 
 // A loaded batch in the form that stages take. Borrows the batch's memory.

@@ -154,10 +154,16 @@ TensorCodecs::EncodedTensor TensorCodecs::encode(const Key& key, const TensorVie
   result.bytes.shrink(encoded.bytes);
   if (how.mayHaveState() && encoded.state) stagedStates_[{key.flow, key.i}] = encoded.state;
 
-  if (isMeasured(how) || options_.isWatched(key)) {
-    std::optional<SampleHistory> copy = history;
-    result.snrDb =
-        measureError(how, contextOf(key, copy), state, cutBefore, view, result.bytes.span());
+  const bool hasSnr = isMeasured(how) || options_.isWatched(key);
+  if ((hasSnr && view.spec.dtype == DType::f32) || options_.recordTraffic) {
+    std::optional<SampleHistory> historyBefore = history;
+    const Buffer decoded = decodeSent(how, contextOf(key, historyBefore), state, cutBefore,
+                                      view.spec, result.bytes.span());
+    if (hasSnr && view.spec.dtype == DType::f32) {
+      Buffer copy;
+      result.snrDb = snrDb(inHostMemory(how, view, copy), decoded.data());
+    }
+    record(how, {decoded.data(), view.spec});
   }
   stageRows(key, std::move(history));
   forgetCutAfter(key);
@@ -197,26 +203,31 @@ Encoded TensorCodecs::encodeRawFrom(const DeviceCodec* device, const TensorView&
   return {rawPayloadBytes(view.spec), nullptr};
 }
 
-// The signal-to-noise ratio of the tensor that the peer will decode; nullopt if there is no noise
-// or the dtype is not f32.
-std::optional<double> TensorCodecs::measureError(const How& how, const CodecContext& context,
-                                                 const CodecState& state, const CutContext& cut,
-                                                 const TensorView& view,
-                                                 std::span<const std::byte> encoded) const {
-  if (view.spec.dtype != DType::f32) return std::nullopt;
-  Buffer copy;
-  TensorView original = view;
-  if (view.place == MemoryPlace::device) {
-    copy = pool_->acquire(view.spec.bytes());
-    options_.deviceCodec(how.key.flow, how.level)
-        ->copyToHost(view.data, view.spec.bytes(), copy.data());
-    original = {copy.data(), view.spec};
-  }
-  Buffer decoded = pool_->acquire(original.spec.bytes());
+// The tensor that the peer will decode, in host memory.
+Buffer TensorCodecs::decodeSent(const How& how, const CodecContext& context,
+                                const CodecState& state, const CutContext& cut,
+                                const TensorSpec& spec, std::span<const std::byte> encoded) const {
+  Buffer decoded = pool_->acquire(spec.bytes());
   CutContext cutCopy = cut;
   options_.codec(how.key.flow, how.level)
-      .decode(context, state, cutCopy, encoded, {decoded.data(), original.spec});
-  return snrDb(original, decoded.data());
+      .decode(context, state, cutCopy, encoded, {decoded.data(), spec});
+  return decoded;
+}
+
+// `copy`: receives the tensor if it is on the device.
+TensorView TensorCodecs::inHostMemory(const How& how, const TensorView& view, Buffer& copy) const {
+  if (view.place != MemoryPlace::device) return view;
+  copy = pool_->acquire(view.spec.bytes());
+  options_.deviceCodec(how.key.flow, how.level)
+      ->copyToHost(view.data, view.spec.bytes(), copy.data());
+  return {copy.data(), view.spec};
+}
+
+void TensorCodecs::record(const How& how, const TensorView& view) const {
+  if (!options_.recordTraffic) return;
+  Buffer copy;
+  options_.recordTraffic(how.key, options_.codec(how.key.flow, how.level).spec(), how.level,
+                         inHostMemory(how, view, copy));
 }
 
 // ---- Decoding ----
@@ -239,6 +250,7 @@ TensorCodecs::DecodedTensor TensorCodecs::decode(const Key& key, std::span<const
   if (how.mayHaveState() && after) stagedStates_[{key.flow, key.i}] = std::move(after);
   stageRows(key, std::move(history));
   forgetCutAfter(key);
+  record(how, payload.view());
   return {std::move(payload), begin, end};
 }
 

@@ -44,6 +44,13 @@ struct TensorCodecOptions {
   // In every N-th training step, also measures the SNR of the first micro-batch's tensors in flows
   // that have levels, and sends it with the tensor; 0: never.
   std::uint64_t watchEvery = 0;
+  // Called with each tensor of a step that this side sends or receives, in host memory, as its
+  // receiver decodes it, before it is queued or delivered: in the codec queue, or for the codec
+  // `none` on the sending thread and the io thread. The tensor is borrowed. Not called for tensors
+  // that the client passes on from one server to another. Null: not called.
+  std::function<void(const Key& key, const std::string& codec, CodecLevel level,
+                     const TensorView& tensor)>
+      recordTraffic;
   // Account that is charged for the host memory that the session holds; null: nothing is charged.
   std::shared_ptr<MemoryAccount> account;
 
@@ -145,10 +152,11 @@ class TensorCodecs {
                       CutContext& cut, const TensorView& view, std::span<std::byte> out) const;
   Encoded encodeRawFrom(const DeviceCodec* device, const TensorView& view,
                         std::span<std::byte> out) const;
-  std::optional<double> measureError(const How& how, const CodecContext& context,
-                                     const CodecState& state, const CutContext& cut,
-                                     const TensorView& view,
-                                     std::span<const std::byte> encoded) const;
+  Buffer decodeSent(const How& how, const CodecContext& context, const CodecState& state,
+                    const CutContext& cut, const TensorSpec& spec,
+                    std::span<const std::byte> encoded) const;
+  TensorView inHostMemory(const How& how, const TensorView& view, Buffer& copy) const;
+  void record(const How& how, const TensorView& view) const;
   struct Room {
     MutableTensorView out;
     Payload payload;  // shares the payload's memory

@@ -40,6 +40,10 @@ void TensorSender::sendTensor(TensorMessage&& message) {
     });
     return;
   }
+  if (options_->recordTraffic && !message.encodedBytes) {
+    options_->recordTraffic(message.key(), options_->codec(message.flow, level).spec(), level,
+                            view);
+  }
   auto encoding = std::make_shared<Encoding>();
   encoding->charge = std::move(charge);
   encoding->spec = view.spec;

@@ -198,8 +198,8 @@ class Link {
  public:
   // With a folder, both sides keep samples in files there.
   explicit Link(const std::string& activation, const std::string& folder = "")
-      : client_(optionsWith(activation, folder), std::make_shared<BufferPool>()),
-        server_(optionsWith(activation, folder), std::make_shared<BufferPool>()) {}
+      : client_(recording(optionsWith(activation, folder)), std::make_shared<BufferPool>()),
+        server_(recording(optionsWith(activation, folder)), std::make_shared<BufferPool>()) {}
 
   TensorCodecs& client() { return client_; }
   TensorCodecs& server() { return server_; }
@@ -245,6 +245,14 @@ class Link {
   bool repeats = false;  // each batch has its first sample in its first and last micro-batch
 
  private:
+  TensorCodecOptions recording(TensorCodecOptions options) {
+    options.recordTraffic = [this](const Key&, const std::string&, CodecLevel,
+                                   const TensorView& tensor) {
+      recorded_.emplace_back(tensor.data, tensor.data + tensor.spec.bytes());
+    };
+    return options;
+  }
+
   void send(std::uint64_t step, std::uint32_t i, Flow flow, TensorCodecs& from, TensorCodecs& to,
             std::vector<std::byte>& payloads) {
     const Numbers numbers = samplesOf(step);
@@ -268,6 +276,10 @@ class Link {
     const auto bytes = encoded.bytes.span();
     payloads.insert(payloads.end(), bytes.begin(), bytes.end());
     const auto decoded = to.decode(key, bytes, spec);
+    // Both sides record what the receiver has decoded.
+    const std::byte* const data = decoded.payload.view().data;
+    const std::vector<std::byte> expected(data, data + spec.bytes());
+    CHECK((std::exchange(recorded_, {}) == std::vector(2, expected)));
     for (std::size_t j = 0; j < values.size(); ++j) {
       float y = 0;
       std::memcpy(&y, decoded.payload.view().data + j * sizeof y, sizeof y);
@@ -275,6 +287,7 @@ class Link {
     }
   }
 
+  std::vector<std::vector<std::byte>> recorded_;
   TensorCodecs client_, server_;
   std::uint64_t earlyStep_ = 0;
 };

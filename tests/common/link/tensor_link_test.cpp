@@ -130,6 +130,28 @@ float firstValue(const Payload& payload) {
   return value;
 }
 
+// What a side has recorded of the traffic: codec and bytes by key.
+class Traffic {
+ public:
+  void add(const Key& key, const std::string& codec, const TensorView& tensor) {
+    const std::lock_guard lock(mutex_);
+    const bool isNew =
+        seen_.try_emplace(key, codec, std::vector(tensor.data, tensor.data + tensor.spec.bytes()))
+            .second;
+    if (!isNew || tensor.place != MemoryPlace::host) isDamaged_ = true;
+  }
+  // Whether both sides have recorded the same, and each tensor once.
+  bool sameAs(const Traffic& other) const {
+    return !isDamaged_ && !other.isDamaged_ && seen_ == other.seen_;
+  }
+  std::size_t size() const { return seen_.size(); }
+
+ private:
+  std::mutex mutex_;
+  std::map<Key, std::pair<std::string, std::vector<std::byte>>> seen_;
+  bool isDamaged_ = false;
+};
+
 // One side of a run, as in the real programs, but with a fake stage that sums up its inputs.
 struct Side {
   Side(Role which, IoThread& ioThread, const std::string& codec, const Schedule& schedule,
@@ -143,6 +165,8 @@ struct Side {
     options.levels = levels;
     if (onDevice) useTurnedCodecs(options);
     options.progress = progress;
+    options.recordTraffic = [this](const Key& key, const std::string& used, CodecLevel,
+                                   const TensorView& tensor) { traffic.add(key, used, tensor); };
     staysOnDevice = onDevice && codec != "none";
     trace = options.trace = std::make_shared<TraceRecorder>(TraceWindow{2, 3});
     link = std::make_shared<TensorLink>(
@@ -234,6 +258,7 @@ struct Side {
   std::shared_ptr<TensorLink> link;
   std::shared_ptr<TraceRecorder> trace;
   std::shared_ptr<EngineWorker> worker;
+  Traffic traffic;
   Coordinator* client = nullptr;  // the worker's engine; only on the client
   std::array<double, kActionKinds + 1> sums{};
   double sum() const { return std::accumulate(sums.begin(), sums.end(), 0.0); }
@@ -396,6 +421,10 @@ Trained trainThroughLinks(const std::string& codec, const std::string& scheduleN
     CHECK(here.up() == bytes.controlSent + bytes.tensorSent);
     CHECK(here.down() == bytes.controlReceived + bytes.tensorReceived);
   }
+  // What one side recorded as it sent it, the other one recorded as it received it: 4 flows of 5
+  // steps, of which one has 3 micro-batches, and the activations of an evaluation.
+  CHECK(client.traffic.sameAs(server.traffic));
+  CHECK(client.traffic.size() == 4 * (4 * kMicroBatches + 3) + 2 * kMicroBatches);
   bool anySnr = false;
   for (const TransferRecord& record : client.records) {
     CHECK(record.wireSeconds.has_value());
