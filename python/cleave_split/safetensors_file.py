@@ -35,17 +35,19 @@ def write_safetensors(tensors, path):
     os.replace(temporary, path)
 
 
-def read_safetensors(path):
-    """The tensors of a file that Cleave has written, by name."""
+def read_safetensors(path, names=None):
+    """The tensors of a file that Cleave has written, by name; if `names` is given, only these."""
     dtypes = {name: dtype for dtype, name in _DTYPES.items()}
     with open(path, "rb") as file:
         (size,) = struct.unpack("<Q", file.read(8))
-        header, content = json.loads(file.read(size)), bytearray(file.read())
-    header.pop("__metadata__", None)
-    tensors = {}
-    for name, entry in header.items():
-        begin, end = entry["data_offsets"]
-        dtype, shape = dtypes[entry["dtype"]], entry["shape"]
-        # frombuffer accepts neither an empty buffer nor, for all dtypes, an unaligned one, hence the copy.
-        tensors[name] = torch.frombuffer(content[begin:end], dtype=dtype).reshape(shape) if end > begin else torch.empty(shape, dtype=dtype)
+        header = json.loads(file.read(size))
+        header.pop("__metadata__", None)
+        tensors = {}
+        for name in header if names is None else names:
+            begin, end = header[name]["data_offsets"]
+            dtype, shape = dtypes[header[name]["dtype"]], header[name]["shape"]
+            file.seek(8 + size + begin)
+            content = bytearray(file.read(end - begin))
+            # frombuffer does not accept an empty buffer.
+            tensors[name] = torch.frombuffer(content, dtype=dtype).reshape(shape) if end > begin else torch.empty(shape, dtype=dtype)
     return tensors
