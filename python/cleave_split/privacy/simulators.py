@@ -60,25 +60,29 @@ def _adam(rate: float, *modules: nn.Module) -> torch.optim.Optimizer:
 
 
 def sdar(activation: torch.Tensor, body: Callable[[torch.Tensor], torch.Tensor], make_head: Make, make_tail: Make, inputs: torch.Tensor,
-         labels: torch.Tensor, generator: torch.Generator, steps: int = 300, batch: int = 32, rate: float = 2e-3,
-         adversarial: float = 0.04, judge: float = 1.0) -> Tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+         labels: torch.Tensor, generator: torch.Generator, steps: int = 300, batch: int = 32, rate: float = 5e-3,
+         judge_rate: float = 1e-3, adversarial: float = 0.04, moments: float = 10) -> Tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
     """Needs the architecture of head and tail, and inputs with labels of the same kind as the client's, but none of the client's. Trains copies of
     head and tail around the server's body on them, while a discriminator makes the copy's activations look like those received; a decoder
     learns to invert the copy, while another discriminator makes its images of the received activations look like inputs (Zhu et al., SDAR,
-    NDSS 2025, for the U shape). Returns the inputs and labels of `activation`."""
+    NDSS 2025, for the U shape). Besides, the copy's activations get the mean of those received, and in the first third of the steps labels do not
+    matter: otherwise the copy may settle on activations of the opposite sign. Returns the inputs and labels of `activation`."""
     head, tail = seeded(make_head, generator).train(), seeded(make_tail, generator).train()
     decoder = seeded(lambda: _Decoder(activation.shape[1:], inputs.shape[1:]), generator)
     of_activation = seeded(lambda: _discriminator(activation.shape[1:]), generator)
     of_input = seeded(lambda: _discriminator(inputs.shape[1:]), generator)
     by_copy, by_decoder = _adam(rate, head, tail), _adam(rate, decoder)
-    by_activation, by_input = _adam(rate * judge, of_activation), _adam(rate * judge, of_input)
+    by_activation, by_input = _adam(judge_rate, of_activation), _adam(judge_rate, of_input)
+    mean = activation.float().mean(0)
     scale = activation.std().clamp_min(1e-6)  # discriminators and decoder see activations of this standard deviation
-    for _ in range(steps):
+    for step in range(steps):
         own = torch.randint(len(inputs), (batch,), generator=generator)
         received = activation[torch.randint(len(activation), (batch,), generator=generator)].float() / scale
         simulated = head(inputs[own])
-        loss = F.cross_entropy(tail(body(simulated)), labels[own])
-        _step(by_copy, loss + adversarial * _judged(of_activation, simulated / scale, True))
+        loss = moments * ((simulated.mean(0) - mean) / scale).square().mean() + adversarial * _judged(of_activation, simulated / scale, True)
+        if step >= steps // 3:
+            loss = loss + F.cross_entropy(tail(body(simulated)), labels[own])
+        _step(by_copy, loss)
         simulated = simulated.detach() / scale
         _step(by_activation, _judged(of_activation, received, True) + _judged(of_activation, simulated, False))
         guess = decoder(received)

@@ -1,0 +1,130 @@
+#!/usr/bin/env python3
+"""Measures what a server learns of Fashion-MNIST, per cut and codec: trains, records, audits, and writes results.csv and results.md.
+
+If interrupted, the same command resumes. Needs PyTorch and the built programs. Example:
+
+  .deps/python/bin/python scripts/privacy.py --programs build/release/bin --output privacy-results
+"""
+
+import argparse
+import csv
+import json
+import pathlib
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "python"))
+
+import torch  # noqa: E402
+from torch import nn  # noqa: E402
+
+from cleave_split.privacy import Model, audit  # noqa: E402
+from cleave_split.safetensors_file import read_safetensors  # noqa: E402
+
+WIDTH = 8
+CUTS = {"4": [4, 13], "8": [8, 13]}  # after the first or the second convolution
+CODECS = {
+    "none": "none",
+    "block8": "block:bits=8",
+    "block4": "block:bits=4",
+    "block2": "block:bits=2",
+    "sort4": "sort:q=2,s=2,select=sampled",
+    "topk": "topk:ratio=0.1",
+    "power": "power:rank=2,iterations=2",
+    "uniform2": "uniform:bits=2",
+    "delta": "{activation/0: 'delta(block:bits=2)', activation/1: 'delta(block:bits=2)', gradient/0: 'block:bits=2', gradient/1: 'block:bits=2'}",
+}
+EPOCHS, BATCH, PER_CLASS = 4, 50, 100  # 80 steps with 1,000 samples
+COLUMNS = ("cut", "codec", "flow", "epochs", "attack", "finds", "metric", "value", "low", "high", "baseline", "advantage", "samples", "top1", "bytes")
+
+
+def layers(width=WIDTH):
+    """The blocks of small_cnn with their names, up to flatten."""
+    found = []
+    for layer in range(3):
+        channels = width << layer
+        found += [(f"conv{layer + 1}", nn.Conv2d(1 if layer == 0 else channels // 2, channels, 3, padding=1)), (f"pool{layer + 1}", nn.MaxPool2d(2)),
+                  (f"bn{layer + 1}", nn.BatchNorm2d(channels)), (f"relu{layer + 1}", nn.ReLU())]  # fmt: skip
+    return [*found, ("flatten", nn.Flatten())]
+
+
+def part(begin, end, weights=None):
+    """Blocks begin to end, with new weights or those of a run."""
+    module = nn.Sequential()
+    for name, layer in layers()[begin:end]:
+        module.add_module(name, layer)
+    if weights:
+        module.load_state_dict({name: weights[name] for name in module.state_dict()})
+    return module.eval()
+
+
+def train(programs, folder, cut, codec):
+    """A run with its recording; nothing if both are there."""
+    if (folder / "run/summary.json").exists():
+        return
+    for name in ("run", "recording"):
+        subprocess.run(["rm", "-rf", folder / name], check=True)
+    settings = {"model.width": WIDTH, "model.cuts": CUTS[cut], "codec": CODECS[codec], "data.train.per_class": PER_CLASS, "train.batch": BATCH,
+                "train.micro_batches": 2, "train.epochs": EPOCHS, "data.holdout": 500, "threads": "{client: 1, server: 1}"}  # fmt: skip
+    sets = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
+    subprocess.run([programs / "cleave-client", "train", "--config", ROOT / "configs/fashion_mnist.yaml", *sets, "--run-dir", folder / "run", "--quiet",
+                    "--record-traffic", folder / "recording", "--record-inputs"], check=True, stdout=subprocess.DEVNULL)  # fmt: skip
+
+
+def rows_of(folder, cut, codec, attacks):
+    weights = read_safetensors(folder / "run/model.safetensors")
+    begin, end = CUTS[cut]
+    known = Model(head=part(0, begin, weights), body=part(begin, end, weights), make_head=lambda: part(0, begin),
+                  make_tail=lambda: nn.Linear(36 * WIDTH, 10))  # fmt: skip
+    result = audit([folder / "recording"], folder / "audit", model=known, runs=[folder / "run"], attacks=attacks)
+    summary = json.loads((folder / "run/summary.json").read_text())
+    run = {"cut": cut, "codec": codec, "top1": summary["eval"]["top1"], "bytes": summary["tensor_bytes_up"] + summary["tensor_bytes_down"]}
+    return [{**row, **run} for row in result["rows"]]
+
+
+def table(rows):
+    """Per cut and codec: the worst attack on labels and on inputs, with the traffic of the last epoch and of all epochs."""
+
+    def worst(own, finds, epochs):
+        chosen = [row for row in own if row["finds"] == finds and row["epochs"] == epochs]
+        if not chosen:
+            return "not measured"
+        best = max(chosen, key=lambda row: row["advantage"])
+        return f"{best['value']:.2f} ({best['low']:.2f} to {best['high']:.2f})"
+
+    lines = ["| Cut | Codec | Top-1 | MB | Labels | Inputs, last epoch | Inputs, all epochs |", "|---|---|---|---|---|---|---|"]
+    for cut, codec in dict.fromkeys((row["cut"], row["codec"]) for row in rows):
+        own = [row for row in rows if (row["cut"], row["codec"]) == (cut, codec)]
+        first = own[0]
+        lines.append(f"| {cut} | {codec} | {100 * first['top1']:.1f} % | {first['bytes'] / 1e6:.1f} | {worst(own, 'label', 'last')} | "
+                     f"{worst(own, 'input', 'last')} | {worst(own, 'input', 'all')} |")  # fmt: skip
+    return "\n".join(lines) + "\n"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--programs", type=pathlib.Path, default=ROOT / "build/release/bin", help="the folder of the programs")
+    parser.add_argument("--output", type=pathlib.Path, default=pathlib.Path("privacy-results"))
+    parser.add_argument("--cut", action="append", choices=CUTS, help="only this cut; repeatable")
+    parser.add_argument("--codec", action="append", choices=CODECS, help="only this codec; repeatable")
+    parser.add_argument("--attack", action="append", default=[], help="only this attack; repeatable")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    rows = []
+    for cut in options.cut or CUTS:
+        for codec in options.codec or CODECS:
+            folder = (options.output / f"cut{cut}-{codec}").resolve()
+            folder.mkdir(parents=True, exist_ok=True)
+            train(options.programs.resolve(), folder, cut, codec)
+            rows += rows_of(folder, cut, codec, options.attack)
+            with open(options.output / "results.csv", "w", newline="") as file:
+                writer = csv.DictWriter(file, COLUMNS, lineterminator="\n", extrasaction="ignore")
+                writer.writeheader()
+                writer.writerows(rows)
+            (options.output / "results.md").write_text(table(rows))
+    print(table(rows), end="")
+
+
+if __name__ == "__main__":
+    main()
