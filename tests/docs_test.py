@@ -395,7 +395,7 @@ def main():
         check_configuration(programs, server, flat((ROOT / "configs/server.yaml").read_text()), "The server's keys")
         check_server_file(server)
         check_example(programs)
-    own_scripts = "\n".join(file.read_text() for pattern in ("scripts/*", "configs/experiments/*.py", "tests/**/*.py") for file in ROOT.glob(pattern)
+    own_scripts = "\n".join(file.read_text() for pattern in ("scripts/*", "configs/experiments/*.py", "python/cleave_split/**/*.py", "tests/**/*.py") for file in ROOT.glob(pattern)
                             if file.is_file() and file.name != "docs_test.py")  # fmt: skip
     for page in PAGES:
         check_page(page, programs, client | server, own_scripts)

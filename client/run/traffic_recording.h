@@ -22,7 +22,7 @@
 namespace cleave {
 
 struct TrafficOptions {
-  std::string folder;         // empty: nothing is recorded
+  std::string folder{};       // empty: nothing is recorded
   std::uint64_t steps = 100;  // training steps, from the first one
   std::uint64_t mib = 1024;   // of all recorded tensors
   bool inputs = false;        // also records the batches' inputs and targets
