@@ -61,9 +61,9 @@ PreparedRun prepareMember(RunOptions options, std::uint32_t m, std::uint32_t mem
 }
 
 // The run's client, or the members of a cohort.
-std::vector<PreparedRun> prepareClients(const VerifyCommandOptions& options, Datasets& pooled) {
+std::vector<PreparedRun> prepareClients(const VerifyCommandOptions& options, Datasets& opened) {
   std::vector<PreparedRun> clients;
-  const auto open = [&](const DataSettings& settings) { return pooled = openDatasets(settings); };
+  const auto open = [&](const DataSettings& settings) { return opened = openDatasets(settings); };
   if (options.members == 0) {
     clients.push_back(prepareRun(options.run, Purpose::verification, open));
     return clients;
@@ -71,12 +71,18 @@ std::vector<PreparedRun> prepareClients(const VerifyCommandOptions& options, Dat
   resolveRun(options.run, Purpose::verification, open);  // only opens the data
   RunOptions run = options.run;
   for (std::uint32_t m = 0; m < options.members; ++m) {
-    clients.push_back(prepareMember(run, m, options.members, pooled));
+    clients.push_back(prepareMember(run, m, options.members, opened));
     // All members use the servers that the first one has started.
     run.server = addressesText(clients.front());
     if (run.runDir.empty()) run.runDir = clients.front().folder;
   }
   return clients;
+}
+
+// The data of all clients, as their model takes it.
+Datasets pooledData(const std::vector<PreparedRun>& clients, const Datasets& opened) {
+  const auto& model = clients.front().userModel;
+  return model ? model->inputsFrom(opened) : opened;
 }
 
 // Whether values were compared. A part may have no values to compare: for example, a body without
@@ -115,11 +121,11 @@ void print(const Comparisons& results, const PreparedRun& run, std::uint32_t mem
 int verifyCommand(const VerifyCommandOptions& options) {
   startLog("cleave-client",
            options.run.common.logLevel == "info" ? "warn" : options.run.common.logLevel);
-  Datasets pooled;
-  std::vector<PreparedRun> clients = prepareClients(options, pooled);
+  Datasets opened;
+  std::vector<PreparedRun> clients = prepareClients(options, opened);
   const PreparedRun& run = clients.front();
   logWarnings(run, *processLog());
-  const Comparisons results = verifyRun(clients, pooled, options.verify);
+  const Comparisons results = verifyRun(clients, pooledData(clients, opened), options.verify);
   bool equal = true;
   bool passed = true;
   nlohmann::json json;

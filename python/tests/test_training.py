@@ -83,7 +83,7 @@ class Client(GraphCase):
     def client(self, command, model, **overrides):
         """Runs a command of cleave-client; returns its JSON."""
         ended = self.run_client(command, model, **overrides)
-        self.assertEqual(ended.returncode, 0, ended.stderr)
+        self.assertEqual(ended.returncode, 0, ended.stderr + ended.stdout)
         return json.loads(ended.stdout)
 
     def run_client(self, command, model, **overrides):
