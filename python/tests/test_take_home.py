@@ -14,7 +14,7 @@ import torchvision
 
 import cleave_split
 from graph_case import read_safetensors
-from test_training import LENGTH, PROGRAMS, Training
+from test_training import LENGTH, PROGRAMS, Client
 
 BATCH, MICRO_BATCHES = 16, 4
 
@@ -23,7 +23,7 @@ def run_client(*arguments):
     return subprocess.run([os.path.join(PROGRAMS, "cleave-client"), *arguments], capture_output=True, text=True)
 
 
-class TakeHome(Training):
+class TakeHome(Client):
     def done(self, *arguments):
         ended = run_client(*arguments)
         self.assertEqual(ended.returncode, 0, ended.stderr)
