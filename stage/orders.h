@@ -27,6 +27,11 @@ struct StageOrderReply {
   std::int32_t status = 0;  // status, trial: as waitpid() returns it
 };
 
+template <typename Value>
+std::span<std::byte> bytesOf(Value& value) {
+  return std::as_writable_bytes(std::span(&value, 1));
+}
+
 // Sends and receives a value with descriptors. Return false if the other process has ended.
 bool sendWithFiles(int socket, std::span<const std::byte> value, std::span<const int> files);
 bool receiveWithFiles(int socket, std::span<std::byte> value, std::vector<OpenFile>& files);

@@ -69,7 +69,7 @@ bool sendOrder(const OpenFile& socket, const StageOrder& order, std::span<const 
 }
 
 bool receiveReply(const OpenFile& socket, StageOrderReply& reply, std::vector<OpenFile>& files) {
-  return receiveWithFiles(socket.get(), std::as_writable_bytes(std::span(&reply, 1)), files);
+  return receiveWithFiles(socket.get(), bytesOf(reply), files);
 }
 
 }  // namespace

@@ -24,11 +24,6 @@
 namespace cleave {
 namespace {
 
-template <typename Value>
-std::span<std::byte> bytesOf(Value& value) {
-  return std::as_writable_bytes(std::span(&value, 1));
-}
-
 // LibTorch opens files and makes decisions about the processor when an operator runs for the first
 // time. With one thread: after a parallel region, the processes forked later would wait for threads
 // that they do not have.

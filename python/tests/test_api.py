@@ -109,8 +109,9 @@ class Training(ApiTest):
 
         def kill(event):
             if event.get("step") == 110:
-                run = cleave_split.Run(self.folder / "run")
+                run, deadline = cleave_split.Run(self.folder / "run"), time.monotonic() + 60
                 while run.rows("steps").query("phase == 'train'")["step"].max() < 105:
+                    self.assertLess(time.monotonic(), deadline, "the rows of the steps were not written")
                     time.sleep(0.05)
                 for process in programs_with(str(self.folder / "run")):
                     os.kill(process, signal.SIGKILL)

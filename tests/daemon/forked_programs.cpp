@@ -27,25 +27,9 @@ namespace {
 
 constexpr int kSocket = 0;
 
-template <typename Value>
-std::span<std::byte> bytesOf(Value& value) {
-  return std::as_writable_bytes(std::span(&value, 1));
-}
-
-// The pointers that main() and the environment need: `count` of them, or all if it is less than 0.
-std::vector<char*> pointersTo(char*& next, const char* end, std::uint64_t count) {
-  std::vector<char*> pointers;
-  while (next < end && pointers.size() < count) {
-    pointers.push_back(next);
-    next += std::string_view(next).size() + 1;
-  }
-  pointers.push_back(nullptr);
-  return pointers;
-}
-
 // `start` delivers a byte once `parent`, the tests' process, is this process's parent.
-[[noreturn]] void runProgram(const ForkOrder& order, std::string strings, pid_t parent, int start,
-                             const std::vector<OpenFile>& streams) {
+[[noreturn]] void becomeProgram(const ForkOrder& order, const std::string& strings, pid_t parent,
+                                int start, const std::vector<OpenFile>& streams) {
   char byte = 0;
   if (::read(start, &byte, 1) != 1) ::_exit(127);
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -56,17 +40,19 @@ std::vector<char*> pointersTo(char*& next, const char* end, std::uint64_t count)
   ::dup2(streams[0].get(), 1);
   ::dup2(streams[1].get(), 2);
   ::close_range(3, UINT_MAX, 0);
-  char* next = strings.data();
-  const char* const end = next + strings.size();
-  std::vector<char*> arguments = pointersTo(next, end, order.arguments);
-  std::vector<char*> environment = pointersTo(next, end, strings.size());
-  environ = environment.data();
-  const std::string program(arguments.at(0));
-  const bool isServer = program.ends_with("cleave-server");
+  std::vector<std::string> arguments, environment;
+  for (std::size_t at = 0; at < strings.size(); at = strings.find('\0', at) + 1) {
+    auto& list = arguments.size() < order.arguments ? arguments : environment;
+    list.emplace_back(strings.c_str() + at);
+  }
+  std::vector<char*> argumentPointers = pointersTo(arguments);
+  std::vector<char*> variablePointers = pointersTo(environment);
+  environ = variablePointers.data();
+  const bool isServer = arguments.at(0).ends_with("cleave-server");
   ::prctl(PR_SET_NAME, isServer ? "cleave-server" : "cleave-client");
-  const int count = static_cast<int>(order.arguments);
   keepFreedMemory();
-  endProcess((isServer ? runServerProgram : runClientProgram)(count, arguments.data()));
+  endProcess((isServer ? runServerProgram : runClientProgram)(static_cast<int>(arguments.size()),
+                                                              argumentPointers.data()));
 }
 
 // Forks twice, so that the tests' process becomes the program's parent. Returns the program's id.
@@ -80,7 +66,7 @@ pid_t startProgram(const ForkOrder& order, const std::string& strings,
   const pid_t middle = ::fork();
   if (middle == 0) {
     const pid_t program = ::fork();
-    if (program == 0) runProgram(order, strings, tests, start.get(), streams);
+    if (program == 0) becomeProgram(order, strings, tests, start.get(), streams);
     ::_exit(::write(idWriter.get(), &program, sizeof program) == sizeof program ? 0 : 1);
   }
   int status = 0;

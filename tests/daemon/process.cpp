@@ -67,14 +67,6 @@ void takeFailpoints(std::vector<std::string>& argv,
   argv.erase(argv.begin(), argv.begin() + 2);
 }
 
-// The array of arguments for execve(); its pointers point into `strings`.
-std::vector<char*> pointersTo(std::vector<std::string>& strings) {
-  std::vector<char*> pointers;
-  for (std::string& string : strings) pointers.push_back(string.data());
-  pointers.push_back(nullptr);
-  return pointers;
-}
-
 // Runs in the child between fork() and execve(). It may only make system calls, because another
 // thread of the parent may have held any lock during fork(). Returns with errno set if a call
 // failed.

@@ -59,11 +59,9 @@ pid_t LoadedPrograms::fork(const std::vector<std::string>& arguments,
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);
   pid_t pid = 0;
   std::vector<OpenFile> none;
-  const bool done =
-      sendWithFiles(socket_.get(), std::as_bytes(std::span(&order, 1)),
-                    std::array{output, errors}) &&
-      sendWithFiles(socket_.get(), std::as_bytes(std::span(strings)), {}) &&
-      receiveWithFiles(socket_.get(), std::as_writable_bytes(std::span(&pid, 1)), none);
+  const bool done = sendWithFiles(socket_.get(), bytesOf(order), std::array{output, errors}) &&
+                    sendWithFiles(socket_.get(), std::as_bytes(std::span(strings)), {}) &&
+                    receiveWithFiles(socket_.get(), bytesOf(pid), none);
   ::prctl(PR_SET_CHILD_SUBREAPER, 0);
   if (!done || pid <= 0) throw std::runtime_error(arguments[0] + " cannot be forked");
   return pid;

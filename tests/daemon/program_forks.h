@@ -18,6 +18,15 @@ struct ForkOrder {
   std::uint64_t arguments = 0;  // their number; the others are the environment
 };
 
+// The null-terminated array that a program takes as its arguments or environment; points into
+// `strings`.
+inline std::vector<char*> pointersTo(std::vector<std::string>& strings) {
+  std::vector<char*> pointers;
+  for (std::string& string : strings) pointers.push_back(string.data());
+  pointers.push_back(nullptr);
+  return pointers;
+}
+
 // Starts a program as a child of this process, in a process group of its own, with empty standard
 // input. Empty if `arguments` do not start with a program that can be forked. The child is killed
 // if this process ends. Throws std::runtime_error on a failure.

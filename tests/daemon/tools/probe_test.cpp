@@ -130,7 +130,11 @@ TEST_CASE("a probe counts as a session, and either side may end it") {
                                   "127.0.0.1:" + std::to_string(relay.port()), "--repeat", "1000",
                                   "--max-size", "1kB", "--seconds", "300"});
   REQUIRE(server.process().waitForOutput("a probe of the link", kPatience));
-  while (relay.bytesUp() < 10'000) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  const auto start = std::chrono::steady_clock::now();
+  while (relay.bytesUp() < 10'000) {
+    REQUIRE(std::chrono::steady_clock::now() - start < kPatience);
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
   checkError(ask({"probe", "--server", server.address()}), kFailedRun,
              {"[too-many-sessions]", "already has its maximum of 1 sessions",
               "retry when a session has ended"});
