@@ -45,6 +45,9 @@ void readMetadata(FrameKind kind, std::span<const std::byte> metadata) {
     case FrameKind::helloOk:
       parseMetadata<wire::HelloOk>(kind, metadata);
       break;
+    case FrameKind::roster:
+      parseMetadata<wire::Roster>(kind, metadata);
+      break;
     case FrameKind::refused:
     case FrameKind::failure: {
       const RunError error = errorFromFailure(metadata);
@@ -182,12 +185,15 @@ std::vector<Seed> cleave::fuzz::seeds() {
   const Key key{Phase::train, 3, 1, gradientAt(0)};
   wire::HelloOk ok;
   ok.set_software("cleave");
+  wire::Roster roster;
+  roster.add_missing("clinic-b");
   wire::Segment segment;
   segment.set_offset(64);
   segment.set_sha256(std::string(32, 'x'));
   return {
       {"Hello", frame(0, FrameKind::hello, helloMetadata())},
       {"HelloOk", frame(1, FrameKind::helloOk, ok.SerializeAsString())},
+      {"Roster", frame(1, FrameKind::roster, roster.SerializeAsString())},
       {"Refused", frame(1, FrameKind::refused, failureMetadata(error))},
       {"Failure", frame(2, FrameKind::failure, failureMetadata(error))},
       {"Bye", frame(2, FrameKind::bye, byeMetadata("done"))},
