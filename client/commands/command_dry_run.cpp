@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "client/commands/commands.h"
+#include "client/planning/exposure.h"
 #include "client/run/prepare.h"
 #include "common/core/log.h"
 #include "common/core/printable.h"
@@ -242,6 +243,7 @@ Json describe(const PreparedRun& run) {
     out["server_largest_term"].push_back(describeLargestTerm(run, body));
     out["server_memory_terms"].push_back(describeTerms(body));
   }
+  out["servers_learn"] = exposureText(run);
   out["warnings"] = run.warnings;
   return out;
 }
@@ -408,6 +410,8 @@ void print(const Json& out) {
                                term.at("purpose").get<std::string>());
     }
   }
+  std::cout << "\n# What the servers can learn\n"
+            << wrapped("  " + out.at("servers_learn").get<std::string>() + "\n", kColumns, 2);
   for (const Json& warning : out.at("warnings")) {
     std::cout << wrapped("\nWarning: " + warning.get<std::string>() + ".\n", kColumns, 2);
   }

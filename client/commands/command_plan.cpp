@@ -13,6 +13,7 @@
 
 #include "client/commands/commands.h"
 #include "client/planning/auto_codec.h"
+#include "client/planning/exposure.h"
 #include "client/planning/planner.h"
 #include "client/planning/worker_plan.h"
 #include "common/core/log.h"
@@ -162,7 +163,8 @@ void print(const PreparedRun& run, const Plans& plans, const LinkCosts& link, bo
             << "\n"
             << wrappedFor(STDOUT_FILENO, choiceText(plans), 2)
             << "\nTo use the best plan, change these keys in " << config << ":\n\n"
-            << yamlOf(run, plans.best.front(), withCuts) << std::flush;
+            << yamlOf(run, plans.best.front(), withCuts) << "\n"
+            << wrappedFor(STDOUT_FILENO, exposureText(run) + "\n", 2) << std::flush;
 }
 
 PlannerOptions plannerOptions(const PlanOptions& options, const PreparedRun& run,
@@ -208,6 +210,7 @@ int planCommand(const PlanOptions& options) {
   json["plans"] = Json::array();
   for (const PlannedRun& plan : plans.best) json["plans"].push_back(toJson(run, plan));
   json["configured"] = toJson(run, plans.configured);
+  json["servers_learn"] = exposureText(run);
   json["yaml"] = yamlOf(run, plans.best.front(), withCuts);
   std::cout << json.dump(2) << std::endl;
   return 0;

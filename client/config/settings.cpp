@@ -415,8 +415,9 @@ RunSpec makeRunSpec(const ClientSettings& settings, const Datasets& data,
   spec.model = model;
   spec.model.graphBlocks = nullptr;
   setBody(spec, stage, blocks, settings);
-  spec.maxBatch = std::max({trainBatchOf(settings, data), evalBatchOf(settings, data),
-                            settings.microBatches});  // a plan has a sample per micro-batch
+  // A plan has a sample per micro-batch.
+  spec.trainBatch = std::max(trainBatchOf(settings, data), settings.microBatches);
+  spec.maxBatch = std::max(spec.trainBatch, evalBatchOf(settings, data));
   if (settings.cohort.exists()) {
     spec.cohort.batch = settings.batch;
     spec.cohort.evalBatch = settings.evalBatch;

@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <optional>
 
+#include "client/planning/exposure.h"
 #include "common/core/units.h"
 #include "common/files/environment.h"
 #include "common/resources/available_memory.h"
@@ -70,6 +71,8 @@ void examineRun(const RunOptions& options, ExaminedRun& experiment, const Findin
   });
   found(data);
   if (data.finding == Finding::ok) found(run);
+  // Nothing that can be wrong, but that should be known.
+  if (experiment.run) found({"privacy", Finding::skipped, exposureText(*experiment.run), ""});
 }
 
 Check checkDevice(const ClientSettings& settings) {

@@ -14,6 +14,7 @@ RunSpec trialSpec(const PreparedRun& run, std::size_t body) {
   if (spec.replicas > 1) {  // a trial with the replica's share of the batches
     spec.microBatches = plan.microBatches;
     spec.maxBatch = plan.maxBatch;
+    spec.trainBatch = std::min(spec.trainBatch, spec.maxBatch);
     spec.inFlight = plan.inFlight;
     spec.replicas = 1;
     spec.replica = 0;

@@ -6,6 +6,7 @@
 
 #include "client/run/prepare_parts.h"
 #include "common/device/torch_errors.h"
+#include "common/files/environment.h"
 
 namespace cleave {
 
@@ -123,7 +124,7 @@ std::size_t clientBytes(const RunPlan& plan, const std::vector<RunPlan>& bodies,
   const auto bytesOf = [&](int first, int last, std::uint32_t inFlight) {
     return static_cast<double>(partBytes(plan.stage, plan.blocks, first, last,
                                          plan.spec.microBatches, inFlight,
-                                         plan.largestMicroBatch()));
+                                         plan.load(usableCores())));
   };
   double bytes = bytesOf(0, cut0, plan.inFlight) +
                  bytesOf(cut1, static_cast<int>(plan.blocks.size()), 1) + flowBytes(plan) +

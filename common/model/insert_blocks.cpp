@@ -12,11 +12,19 @@
 namespace cleave {
 namespace {
 
+// Adds values per sample that the block's forward keeps for its backward.
+void addSaved(BlockSpec& block, std::int64_t values) {
+  block.savedPerSample += values;
+  if (!block.passes) return;
+  block.passes->training += 2 * values;
+  block.passes->inference += 2 * values;
+}
+
 // Adds the half's tensors to the block, at this position among the block's own.
 void addTensors(BlockSpec& block, std::size_t position, const InsertHalf& half) {
   block.tensors.insert(block.tensors.begin() + static_cast<std::ptrdiff_t>(position),
                        half.tensors.begin(), half.tensors.end());
-  block.savedPerSample += half.savedPerSample;
+  addSaved(block, half.savedPerSample);
 }
 
 // Adds strength x (x - decoded) to the gradient of x. A hook, so that it acts when autograd has
@@ -38,7 +46,7 @@ void appendEncoder(BlockSpec& block, std::size_t t, const InsertLayers& layers) 
       block.tensors[n].isBuffer = true;
       block.tensors[n].isSaved = false;
     }
-    block.savedPerSample += elementCount(block.outputs[t].shape);
+    addSaved(block, elementCount(block.outputs[t].shape));
   }
   if (layers.momentum > 0) {
     constexpr std::int64_t kAnyNumber = 2;  // a micro-batch of one sample has enough values

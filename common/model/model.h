@@ -103,6 +103,11 @@ struct BlockOutput {
   DType dtype = DType::f32;
 };
 
+struct PassValues {
+  std::int64_t training = 0;
+  std::int64_t inference = 0;
+};
+
 // A block is a function without tensors of its own, so that it can run with different sets of
 // tensors.
 struct BlockSpec {
@@ -120,6 +125,9 @@ struct BlockSpec {
   std::vector<NormRow> norms;  // in the order in which forward records their statistics
   // Values per sample that forward keeps in memory for backward: the outputs of all layers.
   std::int64_t savedPerSample = 0;
+  // Values per sample that exist besides in a forward and its backward, and that exist in a forward
+  // without autograd, at most. If missing: twice the saved values and the inputs.
+  std::optional<PassValues> passes;
   Forward forward;
   Precision precision = Precision::fp32;
 

@@ -7,6 +7,7 @@
 #include "common/checkpoint/samples_base.h"
 #include "common/cohort/member_part.h"
 #include "common/core/random.h"
+#include "common/files/environment.h"
 #include "common/graph/packed_graph.h"
 #include "common/link/tensor_link.h"
 #include "common/model/graph/graph_blocks.h"
@@ -148,6 +149,7 @@ void checkStateless(const RunSpec& spec, const Codec& codec, Flow flow, TensorSp
 }
 
 void checkBatch(const RunSpec& spec) {
+  if (spec.trainBatch > spec.maxBatch) refuse("train_batch is above max_batch");
   if (spec.microBatches <= spec.maxBatch) return;
   refuse("a batch of " + std::to_string(spec.maxBatch) + " samples cannot be split into " +
              std::to_string(spec.microBatches) + " micro-batches",
@@ -459,9 +461,11 @@ double codecBytes(const RunPlan& plan) {
 double bodyBytes(const RunPlan& plan) {
   // Without gradients at its last cut, the body has no backward and keeps nothing for one.
   const bool hasBackward = plan.place.contains(gradientAt(plan.place.lastCut));
+  const auto asked = static_cast<int>(plan.spec.serverThreads);
+  const int threads = asked > 0 ? asked : usableCores();
   return static_cast<double>(partBytes(plan.stage, plan.blocks, plan.stage.cuts.cut0,
                                        plan.stage.cuts.cut1, plan.spec.microBatches,
-                                       hasBackward ? plan.inFlight : 0, plan.largestMicroBatch()));
+                                       hasBackward ? plan.inFlight : 0, plan.load(threads)));
 }
 
 }  // namespace
@@ -575,10 +579,10 @@ double objectBytes(const RunPlan& plan) {
 }
 
 // The body and what it computes. For Cleave's own models, the operators' scratch memory and the
-// allocator's gaps need up to 1.4 times the estimate (measured: small_cnn, 1,024 samples). The
-// shapes of a graph come from the client, and its operators may need more.
+// allocator's gaps need up to 1.4 times the estimate (measured: small_cnn, 1,024 samples). That of
+// a graph follows its operators (common/graph/graph_memory.h).
 double computedBytes(const RunPlan& plan) {
-  constexpr double kOperators = 1.5, kOperatorsOfGraph = 2;
+  constexpr double kOperators = 1.5, kOperatorsOfGraph = 1.15;
   constexpr double kGraphBytes = 64 << 20;
   return plan.stage.model.graphBlocks ? kOperatorsOfGraph * bodyBytes(plan) + kGraphBytes
                                       : kOperators * bodyBytes(plan);

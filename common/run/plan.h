@@ -52,6 +52,9 @@ struct RunPlan {
     return joint ? joint->division(phase, step) : divide(samples);
   }
   std::uint32_t largestMicroBatch() const { return divide(spec.maxBatch).largest(); }  // in samples
+  PartLoad load(int threads) const {
+    return {divide(spec.trainBatch).largest(), largestMicroBatch(), threads};
+  }
 };
 
 // The places of these bodies.

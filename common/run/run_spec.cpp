@@ -42,6 +42,7 @@ const BodyField kBodyFields[] = {
     {"cut_number", &RunSpec::cutNumber, {0, kMaxServers - 1}},
     {"bodies", &RunSpec::bodies, {1, kMaxServers}},
     {"max_batch", &RunSpec::maxBatch, {1, kMaxBatch}},
+    {"train_batch", &RunSpec::trainBatch, {1, kMaxBatch}},
     {"steps_per_epoch", &RunSpec::stepsPerEpoch},
     {"train_samples", &RunSpec::trainSamples},
     {"initial_weights", &RunSpec::initialWeights},

@@ -52,6 +52,21 @@ def vision(name, **options):
     return getattr(torchvision.models, name)(num_classes=10, **options)
 
 
+def efficientnet(p):
+    blocks = [torchvision.models.efficientnet.MBConvConfig(expansion, kernel, stride, channels_in, channels_out, 1)
+              for expansion, kernel, stride, channels_in, channels_out in ((1, 3, 1, 16, 8), (6, 3, 2, 8, 16), (6, 5, 1, 16, 16))]
+    return torchvision.models.EfficientNet(blocks, p, num_classes=10, last_channel=64)
+
+
+def convnext():
+    blocks = [torchvision.models.convnext.CNBlockConfig(*channels, 1) for channels in ((16, 24), (24, 32), (32, None))]
+    return torchvision.models.ConvNeXt(blocks, num_classes=10)
+
+
+def swin(p):
+    return torchvision.models.SwinTransformer([4, 4], 16, [2, 2], [1, 2], [4, 4], dropout=p, attention_dropout=p, num_classes=10)
+
+
 def stochastic_depth(model, p):
     for module in model.modules():
         if isinstance(module, torchvision.ops.StochasticDepth):
@@ -65,9 +80,9 @@ MODELS = [
     ("vit_b_16", lambda p=0.0: torchvision.models.VisionTransformer(image_size=32, patch_size=8, num_layers=3, num_heads=2, hidden_dim=16, mlp_dim=32,
                                                                     num_classes=10, dropout=p, attention_dropout=p),
      images(32), None, ["encoder.dropout", "encoder.layers.encoder_layer_1"]),
-    ("efficientnet_b0", lambda p=0.0: stochastic_depth(vision("efficientnet_b0", dropout=p), p), images(), None, ["features.1", "features.8"]),
-    ("convnext_tiny", lambda p=0.0: stochastic_depth(vision("convnext_tiny"), p), images(), None, ["features.0", "features.5"]),
-    ("swin_t", lambda p=0.0: stochastic_depth(vision("swin_t", dropout=p, attention_dropout=p), p), images(), None, ["features.0", "features.5"]),
+    ("efficientnet", lambda p=0.0: stochastic_depth(efficientnet(p), p), images(), None, ["features.1", "features.3"]),
+    ("convnext", lambda p=0.0: stochastic_depth(convnext(), p), images(), None, ["features.0", "features.3"]),
+    ("swin", lambda p=0.0: stochastic_depth(swin(p), p), images(), None, ["features.0", "features.1"]),
     ("roberta", lambda p=0.0: transformers.RobertaForSequenceClassification(transformers.RobertaConfig(**classifier(p))), text(), "logits",
      ["roberta.embeddings", "roberta.encoder.layer.1"]),
     ("bert", lambda p=0.0: transformers.BertForSequenceClassification(transformers.BertConfig(**classifier(p))), text(), "logits",

@@ -213,22 +213,21 @@ def value_of(returned, output):
     return returned[output]
 
 
+def inputs_of(program, example):
+    """The inputs by name."""
+    return example if isinstance(example, dict) else {program.graph_signature.user_inputs[0]: example}
+
+
 class Evaluated(GraphCase):
     def export(self, make, example, output):
-        """Exports a model whose running statistics are not the initial ones."""
+        """Exports a model whose running statistics are not the initial ones. Returns it and its inputs by name."""
         torch.manual_seed(0)
         model = make().train()
         with torch.no_grad():
             for _ in range(2):
                 model(**example) if isinstance(example, dict) else model(example)
-        cleave_split.export(model, example, self.path("model.pt2"), output=output)
-        return model
-
-    def inputs_of(self, example):
-        if isinstance(example, dict):
-            return example
-        program = torch.export.load(self.path("model.pt2"))
-        return {program.graph_signature.user_inputs[0]: example}
+        program = cleave_split.export(model, example, self.path("model.pt2"), output=output)
+        return model, inputs_of(program, example)
 
     def evaluate(self, inputs, *arguments, seed=1):
         return self.run_graph(inputs, *arguments, f"eval={seed}")["logits"]
@@ -246,9 +245,8 @@ class Evaluated(GraphCase):
         equal = 0
         for name, make, example, output, cuts in dropping + OTHERS:
             with self.subTest(name):
-                model = self.export(make, example, output)
+                model, inputs = self.export(make, example, output)
                 expected = self.eager(model, example, output)
-                inputs = self.inputs_of(example)
                 logits = self.evaluate(inputs)
                 self.assert_close(logits, expected)
                 equal += torch.equal(logits, expected)
@@ -301,25 +299,26 @@ codec: none
         return torch.tensor([[float(value) for value in row[1:]] for row in rows]), printed
 
     def test_merged_adapters_predict_what_the_adapted_model_does(self):
-        model = self.export(random_depth, vectors(), None)
+        model, inputs = self.export(random_depth, vectors(), None)
         untrained = self.eager(model, vectors(), None)
-        logits, _ = self.predict(self.inputs_of(vectors()), ", lora: {rank: 2, dropout: 0.2, targets: [layer]}", learning_rate=0.5)
+        logits, _ = self.predict(inputs, ", lora: {rank: 2, dropout: 0.2, targets: [layer]}", learning_rate=0.5)
         self.client("export", self.path("run"), "--output", self.path("merged.safetensors"))
         model.load_state_dict(read_safetensors(self.path("merged.safetensors")))
         self.assert_close(logits, self.eager(model, vectors(), None))
         self.assertGreater((logits - untrained).abs().max(), 0.01)
 
     def test_the_programs_evaluate_without_random_depth(self):
-        model = self.export(random_depth, vectors(), None)
-        logits, printed = self.predict(self.inputs_of(vectors()))
+        model, inputs = self.export(random_depth, vectors(), None)
+        logits, printed = self.predict(inputs)
         self.assert_close(logits, self.eager(model, vectors(), None))
         self.assertNotIn("evaluation graph", printed)
 
     def test_a_file_without_an_evaluation_graph_gives_a_warning(self):
         torch.manual_seed(0)
         shapes = ({0: torch.export.Dim("batch", min=1, max=64)},)
-        torch.export.save(torch.export.export(random_depth(), (vectors(),), dynamic_shapes=shapes), self.path("model.pt2"))
-        _, printed = self.predict(self.inputs_of(vectors()))
+        program = torch.export.export(random_depth(), (vectors(),), dynamic_shapes=shapes)
+        torch.export.save(program, self.path("model.pt2"))
+        _, printed = self.predict(inputs_of(program, vectors()))
         self.assertRegex(printed, "warning.*model.pt2 has no evaluation graph, .* aten.rand.default")
 
     def assert_refused(self, words, model, **options):
@@ -366,11 +365,11 @@ codec: none
         self.assert_refused(["branches on the values", "or export the model for training only: evaluation=False"], chain(Branching(), nn.ReLU()))
         torch.manual_seed(0)
         model = chain(Branching(), RandomDepth(), nn.ReLU())
-        cleave_split.export(model, vectors(), self.path("model.pt2"), evaluation=False)
+        program = cleave_split.export(model, vectors(), self.path("model.pt2"), evaluation=False)
         self.assertTrue(model.training)
         with zipfile.ZipFile(self.path("model.pt2")) as archive:
             self.assertFalse([name for name in archive.namelist() if "evaluation" in name])
-        _, printed = self.predict(self.inputs_of(vectors()))
+        _, printed = self.predict(inputs_of(program, vectors()))
         self.assertRegex(printed, "warning.*model.pt2 has no evaluation graph, .* aten.rand.default")
 
 

@@ -313,7 +313,7 @@ class Experiments(GraphCase):
         transformers.RobertaForSequenceClassification(config).save_pretrained(self.path("model"))
         transformers.RobertaTokenizerFast.from_pretrained(self.path("model")).save_pretrained(self.path("model"))
 
-    def test_every_configuration_trains(self):
+    def test_every_row_trains(self):
         self.write_glue()
         self.write_roberta()
         root = os.path.join(os.path.dirname(__file__), "..", "..")
@@ -329,7 +329,7 @@ class Experiments(GraphCase):
         runs = {}  # by configuration and settings, so that each is trained once
         for name in ("rte", "cola", "cola_fairseq", "cola_lora"):
             for row in results.ROWS[name]:
-                for codec in row.codecs:
+                for codec in dict.fromkeys((row.codecs[0], row.codecs[-1])):
                     settings = {**row.settings, "codec": codec, "train.max_steps": "2", "train.micro_batches": "2", "eval.every": "0", "keep": "{}"}
                     if "rank: 768" in settings.get("insert", ""):  # the small model has 64 features, and no pre-trained inserts
                         settings["insert"] = settings["insert"].replace("min_rank: 48", "min_rank: 4").replace("rank: 768", "rank: 64")

@@ -144,7 +144,7 @@ hellos("a run spec with an unknown field", "bad-run-spec", spec=w.run_spec(more=
 hellos("a run spec with a field of another type", "bad-run-spec", spec=w.run_spec(staleness="1"))
 hellos("a text that is not UTF-8", "bad-metadata", run_id=b"\xff\xfe")
 for name, field, values in (
-    ("cut0", "cut0", (0, 5, 6, *HUGE32)), ("cut1", "cut1", (0, 2, 7, *HUGE32)), ("classes", "classes", (0, *HUGE)), ("batch", "max_batch", (0, *HUGE)),
+    ("cut0", "cut0", (0, 5, 6, *HUGE32)), ("cut1", "cut1", (0, 2, 7, *HUGE32)), ("classes", "classes", (0, *HUGE)), ("batch", "max_batch", (0, *HUGE)), ("batch in training", "train_batch", (0, *HUGE)),
     ("micro-batches", "micro_batches", (0, 33, *HUGE32)),
 ):  # fmt: skip
     for value in values:

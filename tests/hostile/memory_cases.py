@@ -15,7 +15,7 @@ def spec(codec="none", micro_batches=4, in_flight=4, samples=SAMPLES, width=WIDT
     """The spec of a run whose tensors have one MiB each."""
     return w.run_spec(codec, **{
         "parameters": {"width": str(width), "depth": "2"},
-        "max_batch": micro_batches * samples, "micro_batches": micro_batches, "in_flight": in_flight, **more})  # fmt: skip
+        "max_batch": micro_batches * samples, "train_batch": micro_batches * samples, "micro_batches": micro_batches, "in_flight": in_flight, **more})  # fmt: skip
 
 
 def tensor(payload=None, codec="none", micro_batches=4, **more):

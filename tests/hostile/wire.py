@@ -112,7 +112,7 @@ def run_spec(codec="none", model="mlp", parameters=None, sample_shape=(1, 8, 8),
     fields = {
         "model": {"name": model, "parameters": {"width": str(WIDTH), "depth": "2"} if parameters is None else parameters,
                   "sample_shape": sample_shape, "classes": classes},
-        "cut0": 2, "cut1": 5, "cut_number": 0, "bodies": 1, "max_batch": SAMPLES, "micro_batches": MICRO_BATCHES, "in_flight": MICRO_BATCHES,
+        "cut0": 2, "cut1": 5, "cut_number": 0, "bodies": 1, "max_batch": SAMPLES, "train_batch": SAMPLES, "micro_batches": MICRO_BATCHES, "in_flight": MICRO_BATCHES,
         "schedule": "priority", "codecs": {flow: codec for flow in CODECS}, "optimizer": optimizer(momentum=0.5), "seed": 1, "precision": "fp32",
         "threads": 1, "device_bits": "exact", "insert": [], "staleness": 0, "clip_value": 0, "ema": 0, "recompute": False, "freeze": [], "non_finite.raw": False, "replicas": 1,
         "replica": 0, "steps_per_epoch": 0, "train_samples": 0, "initial_weights": False, "head_is_frozen": False, "codec_levels": False,

@@ -108,7 +108,7 @@ RunSpec specOf(const wire::Graph& graph) {
   spec.graphDigest = std::string(32, 'x');
   spec.cut0 = 1;
   spec.cut1 = 2;
-  spec.maxBatch = kSamples;
+  spec.maxBatch = spec.trainBatch = kSamples;
   spec.microBatches = 1;
   spec.initialWeights = true;
   return spec;

@@ -3,7 +3,7 @@
 #include <stdexcept>
 #include <utility>
 
-#include "common/graph/operators.h"
+#include "common/graph/graph_memory.h"
 #include "common/model/graph/graph_program.h"
 
 namespace cleave {
@@ -34,19 +34,15 @@ std::vector<BlockOutput> outputsOf(const wire::Graph& graph, const Ids& ids) {
   return outputs;
 }
 
-// Returns an estimate: the number of values in the results of all operators that make new tensors,
-// in training or, if it has more, in evaluation.
-std::int64_t savedPerSample(const wire::Graph& graph) {
-  double bytes = 0;
-  for (const wire::Node& node : graph.nodes()) {
-    const OperatorRow* const row = findOperator(node.op());
-    if (row == nullptr || row->memory != ResultMemory::own) continue;
-    for (const std::uint32_t id : node.outputs()) {
-      bytes += bytesPerSample(graph.values(static_cast<int>(id)));
-    }
-  }
-  const auto values = static_cast<std::int64_t>(std::min(bytes / sizeof(float), 0x1p50));
-  return graph.has_evaluation() ? std::max(values, savedPerSample(graph.evaluation())) : values;
+void estimateMemory(const wire::Graph& graph, BlockSpec& block) {
+  const auto valuesIn = [](double bytes) {
+    return static_cast<std::int64_t>(std::min(bytes / sizeof(float), 0x1p50));
+  };
+  const GraphMemory memory = memoryOf(graph);
+  const double inference =
+      graph.has_evaluation() ? memoryOf(graph.evaluation()).inference : memory.inference;
+  block.savedPerSample = valuesIn(memory.saved);
+  block.passes = {valuesIn(memory.peak - memory.saved), valuesIn(inference)};
 }
 
 BlockSpec elsewhere(std::string name, std::vector<BlockOutput> outputs) {
@@ -78,7 +74,7 @@ BlockSpec blockOfGraph(std::string name, const wire::Graph& graph) {
   block.outputs = outputsOf(graph, graph.outputs());
   block.tensors = program->weights();
   block.norms = program->norms();
-  block.savedPerSample = savedPerSample(graph);
+  estimateMemory(graph, block);
   block.forward = [program](const TensorList& x, std::span<const at::Tensor> tensors,
                             const BlockContext& context) {
     return program->run(x, tensors, context);

@@ -244,16 +244,23 @@ void checkBlockNames(const std::vector<std::string>& names, const std::vector<Bl
 void checkWeights(const std::vector<NamedTensor>& tensors, const std::vector<BlockSpec>& blocks,
                   const std::vector<std::string>& except, const std::string& source);
 
+// What a part computes at a time: samples of the largest micro-batches, and threads.
+struct PartLoad {
+  std::uint32_t training = 1;
+  std::uint32_t evaluation = 1;
+  int threads = 1;
+};
+
 // Estimates, from shapes alone, the memory in bytes that blocks [first, last) need for steps of
-// `microBatches`, of which `inFlight` are in flight, with at most `maxSamples` samples each:
-// parameters x (1 + gradient + optimizer state) + buffers + micro-batches x statistics of all batch
-// norms + in flight x outputs of all layers, which autograd saves + 2 x outputs of the largest
-// block, for the gradients that exist while one micro-batch runs backward. A body that splits its
-// backward also keeps gradients, of at most the size of all outputs. `blocks`: the result of
-// blocksFor(options).
+// `microBatches`, of which `inFlight` are in flight: parameters x (1 + gradient + optimizer state)
+// + buffers + scratch memory for the largest weight, of convolutions per thread + micro-batches x
+// statistics of all batch norms + the larger one of two sums. In training: in flight x what
+// autograd saves + what the largest block needs besides (BlockSpec::passes). In evaluations: what
+// the largest block needs. A body that splits its backward also keeps gradients, of at most the
+// size of what it saves. `blocks`: the result of blocksFor(options).
 std::size_t partBytes(const StageOptions& options, const std::vector<BlockSpec>& blocks, int first,
                       int last, std::uint32_t microBatches, std::uint32_t inFlight,
-                      std::uint32_t maxSamples);
+                      const PartLoad& load);
 
 // Maximum number of floats in a share of the body (BodyStage::shareSize()).
 std::size_t maxShareSize(const StageOptions& options, const std::vector<BlockSpec>& blocks);

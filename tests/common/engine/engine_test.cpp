@@ -155,11 +155,17 @@ std::vector<float> trainedWhole(std::size_t bodies) {
   return whole.weights();
 }
 
+#ifdef CLEAVE_SANITIZED
+constexpr std::uint64_t kTimings = 4;
+#else
+constexpr std::uint64_t kTimings = 20;
+#endif
+
 TEST_CASE("one to four bodies in a row compute the same as the whole model, for any timing") {
   for (const std::size_t bodies : {1, 2, 3, 4}) {
     const std::vector<float> whole = trainedWhole(bodies);
     for (const Schedule& schedule : scheduleTable()) {
-      for (std::uint64_t seed = 0; seed < 60; ++seed) {
+      for (std::uint64_t seed = 0; seed < 3 * kTimings; ++seed) {
         CAPTURE(bodies, schedule.name, seed);
         VirtualOptions options = optionsFor(std::string(schedule.name));
         options.bodies = bodies;
@@ -219,7 +225,7 @@ TEST_CASE("replicas of a body compute the same as the whole model, for any timin
         for (const Schedule& schedule : scheduleTable()) {
           if (staleness > 0 && schedule.isStrict) continue;
           options.schedule = &schedule;
-          for (std::uint64_t seed = 0; seed < 10; ++seed) {
+          for (std::uint64_t seed = 0; seed < kTimings / 2; ++seed) {
             CAPTURE(replicas, microBatches, staleness, schedule.name, seed);
             options.jitterSeed = seed;
             REQUIRE((trainedReplicas(options) == whole));
@@ -407,7 +413,7 @@ TEST_CASE("with staleness, steps overlap and compute the same as delayed updates
         const std::vector<float> whole = trainedStaleWhole(bodies, microBatches, staleness);
         for (const Schedule& schedule : scheduleTable()) {
           if (!schedule.overlapsSteps) continue;
-          for (std::uint64_t seed = 0; seed < 20; ++seed) {
+          for (std::uint64_t seed = 0; seed < kTimings; ++seed) {
             CAPTURE(bodies, microBatches, staleness, schedule.name, seed);
             VirtualOptions options = optionsFor(std::string(schedule.name), microBatches);
             options.bodies = bodies;
@@ -539,7 +545,7 @@ TEST_CASE("one to four members, one to three bodies and one or two replicas equa
         const Trained whole = trainedTogetherWhole(options);
         for (const Schedule& schedule : scheduleTable()) {
           options.schedule = &schedule;
-          for (std::uint64_t seed = 0; seed < 20; ++seed) {
+          for (std::uint64_t seed = 0; seed < kTimings; ++seed) {
             CAPTURE(members, bodies, replicas, schedule.name, seed);
             options.jitterSeed = seed;
             options.hasEdges = replicas == 1 && seed % 2 == 1;
@@ -564,7 +570,7 @@ TEST_CASE("bodies with different numbers of replicas compute the same as the who
       for (const std::string name : {"priority", "gpipe", "zb"}) {
         options.schedule = &findSchedule(name);
         if (staleness > 0 && !supportsStaleness(*options.schedule, 2)) continue;
-        for (std::uint64_t seed = 0; seed < 20; ++seed) {
+        for (std::uint64_t seed = 0; seed < kTimings; ++seed) {
           CAPTURE(replicas, staleness, name, seed);
           options.jitterSeed = seed;
           REQUIRE((trainedTogether(options) == whole));
@@ -583,7 +589,7 @@ TEST_CASE("a cohort's steps overlap with staleness, and its head may be frozen")
       options.replicas = 2;
       options.staleness = staleness;
       const Trained whole = trainedTogetherWhole(options);
-      for (std::uint64_t seed = 0; seed < 20; ++seed) {
+      for (std::uint64_t seed = 0; seed < kTimings; ++seed) {
         CAPTURE(members, staleness, seed);
         options.jitterSeed = seed;
         REQUIRE((trainedTogether(options) == whole));

@@ -27,7 +27,7 @@ RunSpec honest(const std::string& model) {
   spec.model = {model, {}, {3, 32, 32}, 10};
   spec.cut0 = 1;
   spec.cut1 = 3;
-  spec.maxBatch = 16;
+  spec.maxBatch = spec.trainBatch = 16;
   spec.microBatches = 4;
   spec.codecs["activation/0"] = parseCodec("block:bits=8");
   spec.optimizer.parameters["momentum"] = 0.9;
@@ -101,6 +101,7 @@ void change(nlohmann::json& spec, Draw& draw) {
   const char* const numbers[] = {"cut0",
                                  "cut1",
                                  "max_batch",
+                                 "train_batch",
                                  "train_samples",
                                  "train.staleness",
                                  "train.in_flight",
@@ -204,7 +205,7 @@ TEST_CASE("corrupted run specs are refused or planned") {
 
 TEST_CASE("admission accounts for the memory of micro-batches and of those in flight") {
   RunSpec spec = honest("small_cnn");
-  spec.maxBatch = 1 << 16;
+  spec.maxBatch = spec.trainBatch = 1 << 16;
   spec.microBatches = 1 << 16;  // one sample per micro-batch
   const auto bytes = [&](std::uint32_t inFlight) {
     spec.inFlight = inFlight;

@@ -38,7 +38,7 @@ RunSpec filled() {
   spec.cut1 = 4;
   spec.cutNumber = 6;
   spec.bodies = 9;
-  spec.maxBatch = 64;
+  spec.maxBatch = spec.trainBatch = 64;
   spec.stepsPerEpoch = std::uint64_t{1} << 60;
   spec.trainSamples = 0xffffffff;
   spec.initialWeights = spec.headIsFrozen = spec.codecLevels = true;
@@ -67,7 +67,7 @@ nlohmann::json fields() {
 TEST_CASE("a run spec survives the wire and a file") {
   for (const RunSpec& spec : {filled(), [] {
                                 RunSpec least;
-                                least.maxBatch = 1;
+                                least.maxBatch = least.trainBatch = 1;
                                 return least;
                               }()}) {
     wire::RunSpec proto;
@@ -112,6 +112,7 @@ TEST_CASE("values outside the range of their field are refused") {
       {"train.ema", 1.5},
       {"train.ema", -0.5},
       {"max_batch", 0},
+      {"train_batch", 0},
       {"cut0", 1 << 17},
       {"cut_number", 64},
       {"bodies", 65},

@@ -57,14 +57,12 @@ TEST_CASE("a run with repeatedly broken connections ends with the same weights")
                 .code == 0);
     const std::string expected = readFile(whole + "/model.safetensors");
     REQUIRE_FALSE(expected.empty());
-    for (const std::uint64_t bytes : {9'001, 30'011}) {
-      for (const Relay::Way way : {Relay::Way::up, Relay::Way::down}) {
-        INFO(codec << ", " << bytes << (way == Relay::Way::up ? " up" : " down"));
-        const std::string run = folder.path(name + " " + std::to_string(bytes) +
-                                            (way == Relay::Way::up ? "up" : "down"));
-        CHECK((modelThrough(relay, run, more, way, bytes) == expected));
-        checkSameLosses(run, whole);
-      }
+    for (const Relay::Way way : {Relay::Way::up, Relay::Way::down}) {
+      const std::uint64_t bytes = (number % 2 == 0) == (way == Relay::Way::up) ? 9'001 : 30'011;
+      INFO(codec << ", " << bytes << (way == Relay::Way::up ? " up" : " down"));
+      const std::string run = folder.path(name + (way == Relay::Way::up ? " up" : " down"));
+      CHECK((modelThrough(relay, run, more, way, bytes) == expected));
+      checkSameLosses(run, whole);
     }
   }
 }

@@ -67,18 +67,24 @@ std::string train(const std::string& run, const Arguments& more) {
 TEST_CASE("split and whole are bit-identical with direct links between 2, 3 and 4 servers") {
   const TemporaryFolder folder;
   int number = 0;
-  for (const std::string cuts : {"[2, 4, 8]", "[1, 3, 6, 8]", "[1, 3, 5, 7, 9]"}) {
-    for (const std::string schedule : {"priority", "gpipe", "1f1b", "zb"}) {
-      for (const std::string staleness : {"0", "2"}) {
-        if (schedule == "gpipe" && staleness != "0") continue;
-        CAPTURE(cuts, schedule, staleness);
-        const auto result = verify(folder.path("run" + std::to_string(++number)),
-                                   {"--set", modelWith(cuts), "--set", "train.schedule=" + schedule,
-                                    "--set", "train.staleness=" + staleness});
-        CHECK(result.at("equal") == true);
-        CHECK(result.at("compared").at("gradients/body").at("values") > 0);
-      }
-    }
+  struct Case {
+    const char* cuts;
+    const char* schedule;
+    const char* staleness;
+  };
+  // engine_test has all combinations.
+  for (const Case& each :
+       {Case{"[2, 4, 8]", "priority", "2"}, Case{"[2, 4, 8]", "gpipe", "0"},
+        Case{"[1, 3, 6, 8]", "1f1b", "2"}, Case{"[1, 3, 6, 8]", "zb", "0"},
+        Case{"[1, 3, 5, 7, 9]", "priority", "0"}, Case{"[1, 3, 5, 7, 9]", "1f1b", "0"},
+        Case{"[1, 3, 5, 7, 9]", "zb", "2"}}) {
+    CAPTURE(each.cuts, each.schedule, each.staleness);
+    const auto result = verify(
+        folder.path("run" + std::to_string(++number)),
+        {"--set", modelWith(each.cuts), "--set", std::string("train.schedule=") + each.schedule,
+         "--set", std::string("train.staleness=") + each.staleness});
+    CHECK(result.at("equal") == true);
+    CHECK(result.at("compared").at("gradients/body").at("values") > 0);
   }
 }
 

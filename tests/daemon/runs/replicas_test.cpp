@@ -83,7 +83,8 @@ TEST_CASE("split and whole model are bit-identical with 2, 3 and 4 replicas") {
   const TemporaryFolder folder;
   for (const std::size_t count : {2, 3, 4}) {
     const Replicas replicas(folder, count);
-    int number = 0;
+    std::size_t number = 0;
+    // Each with one number of replicas; engine_test has all combinations.
     for (const Arguments& more : std::vector<Arguments>{
              {"--set", "model={name: mlp, width: 16, depth: 4, dropout: 0.2}"},
              {"--set", "train.schedule=gpipe"},
@@ -93,8 +94,9 @@ TEST_CASE("split and whole model are bit-identical with 2, 3 and 4 replicas") {
              {"--set", "train.recompute=true", "--set", "model={name: mlp, dropout: 0.2}"},
              {"--set", kGraph},
              {"--set", kGraph, "--set", "train.freeze=[\"conv.*\"]"}}) {
+      if (++number % 3 != count % 3) continue;
       const std::string microBatches = count == 3 ? "7" : "4";
-      CAPTURE(count, ++number);
+      CAPTURE(count, number);
       const auto result = verify(folder.path(std::to_string(count) + "-" + std::to_string(number)),
                                  replicas.addresses(),
                                  with({"--set", "train.micro_batches=" + microBatches}, more));

@@ -27,7 +27,7 @@ RunPlan smallPlan(std::uint32_t keptSamples = 0) {
   spec.model = {"mlp", {}, {16}, 4};
   spec.cut0 = 1;
   spec.cut1 = 2;
-  spec.maxBatch = 8;
+  spec.maxBatch = spec.trainBatch = 8;
   spec.microBatches = 2;
   return planRun(spec);
 }

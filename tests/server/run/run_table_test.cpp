@@ -68,7 +68,7 @@ class Host : public Loopback {
     spec.model = {"mlp", {}, {16}, 4};
     spec.cut0 = 1;
     spec.cut1 = 2;
-    spec.maxBatch = 8;
+    spec.maxBatch = spec.trainBatch = 8;
     spec.microBatches = 2;
     toWire(spec, *request.hello.mutable_run_spec());
     return request;

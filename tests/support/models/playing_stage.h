@@ -21,7 +21,7 @@ inline RunSpec specWith(const std::string& schedule = "priority") {
   spec.model = {"mlp", {{"dropout", "0.2"}}, {16}, 4};
   spec.cut0 = 1;
   spec.cut1 = 2;
-  spec.maxBatch = 8;
+  spec.maxBatch = spec.trainBatch = 8;
   spec.microBatches = 2;
   spec.schedule = schedule;
   spec.optimizer.name = "adam";

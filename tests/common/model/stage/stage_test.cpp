@@ -1562,9 +1562,9 @@ TEST_CASE("split equals whole with frozen parameters, and gradients cross only w
 TEST_CASE("frozen parameters do not change, and need no memory for training") {
   StageOptions options = cnnOptions();
   const int blocks = static_cast<int>(blocksFor(options).size());
-  const std::size_t all = partBytes(options, blocksFor(options), 0, blocks, 1, 1, 1);
+  const std::size_t all = partBytes(options, blocksFor(options), 0, blocks, 1, 1, {1, 1, 1});
   options.freeze = {"*", "!fc.bias"};
-  CHECK(partBytes(options, blocksFor(options), 0, blocks, 1, 1, 1) < all);
+  CHECK(partBytes(options, blocksFor(options), 0, blocks, 1, 1, {1, 1, 1}) < all);
   CHECK(trainedCount(blocksFor(options), 0, blocks) == 6);
   WholeStage whole(options);
   std::vector<NamedTensor> before = weightsOf(whole.set());
@@ -1753,15 +1753,19 @@ TEST_CASE("a body's memory is computed from its shapes") {
   options.model = {"mlp", {{"width", "10"}, {"depth", "2"}}, {7}, 3};
   options.cuts = {2, 5};  // the body is relu1, fc2, relu2
   options.optimizer = {"sgd", {{"momentum", 0.9}}};
-  CHECK(partBytes(options, blocksFor(options), options.cuts.cut0, options.cuts.cut1, 3, 2, 4) ==
-        110 * 12 + (2 * 30 + 2 * (10 + 10)) * 4 * 4);
+  CHECK(partBytes(options, blocksFor(options), options.cuts.cut0, options.cuts.cut1, 3, 2,
+                  {4, 2, 1}) == 110 * 12 + 100 * 4 + (2 * 30 + 2 * (10 + 10)) * 4 * 4);
   options.optimizer = {"sgd", {}};
-  CHECK(partBytes(options, blocksFor(options), options.cuts.cut0, options.cuts.cut1, 3, 2, 4) ==
-        110 * 8 + (2 * 30 + 2 * (10 + 10)) * 4 * 4);
+  CHECK(partBytes(options, blocksFor(options), options.cuts.cut0, options.cuts.cut1, 3, 2,
+                  {4, 2, 1}) == 110 * 8 + 100 * 4 + (2 * 30 + 2 * (10 + 10)) * 4 * 4);
+  // Evaluation batches that are larger than those of training.
+  CHECK(partBytes(options, blocksFor(options), options.cuts.cut0, options.cuts.cut1, 3, 2,
+                  {4, 40, 1}) == 110 * 8 + 100 * 4 + 2 * (10 + 10) * 40 * 4);
   // Each micro-batch has its own statistics: two batch norms, of 8 and 16 channels.
   const StageOptions norms = cnnOptions();
   const auto bytes = [&](std::uint32_t microBatches) {
-    return partBytes(norms, blocksFor(norms), norms.cuts.cut0, norms.cuts.cut1, microBatches, 2, 4);
+    return partBytes(norms, blocksFor(norms), norms.cuts.cut0, norms.cuts.cut1, microBatches, 2,
+                     {4, 4, 1});
   };
   CHECK(bytes(7) - bytes(6) == 4 * (2 * 8 + 1 + 2 * 16 + 1) + 6 * 512);
   options.model.parameters["width"] = "65536";
@@ -1769,7 +1773,7 @@ TEST_CASE("a body's memory is computed from its shapes") {
   options.cuts = {1, 128};
   constexpr std::uint32_t kMax = std::numeric_limits<std::uint32_t>::max();
   CHECK(partBytes(options, blocksFor(options), options.cuts.cut0, options.cuts.cut1, kMax, kMax,
-                  kMax) == std::numeric_limits<std::size_t>::max());
+                  {kMax, kMax, 1}) == std::numeric_limits<std::size_t>::max());
 }
 
 // ---- The model `sleep` ----
