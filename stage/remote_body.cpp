@@ -104,10 +104,9 @@ void StageMemory::returnFree() const {
 }
 
 std::unique_ptr<StageProcess> startStage(StageProcesses& processes, const RunPlan& plan,
-                                         int threads, const StageMemory& memory, bool savesState) {
+                                         int threads, const StageMemory& memory) {
   return processes.start(threads, memory.input->memory(), memory.output->memory(),
-                         stageProcessBytes(plan) + (savesState ? snapshotBytes(plan) : 0),
-                         [memory] { memory.returnFree(); });
+                         stageProcessBytes(plan), [memory] { memory.returnFree(); });
 }
 
 RemoteBody::RemoteBody(std::unique_ptr<StageProcess> process, const RunPlan& plan, int threads,
@@ -276,6 +275,7 @@ void RemoteBody::refuse(const std::string& what) {
 // ---- Bytes ----
 
 void RemoteBody::put(std::span<const std::byte> bytes) {
+  const std::size_t total = bytes.size();
   while (!bytes.empty()) {
     Buffer piece =
         sharedBuffer(*memory_.inputs, *memory_.input, std::min(kStagePieceBytes, bytes.size()));
@@ -284,6 +284,7 @@ void RemoteBody::put(std::span<const std::byte> bytes) {
     request.set_kind(Request::PUT);
     request.set_offset(memory_.input->offsetOf(piece.data()));
     request.set_bytes(piece.size());
+    request.set_total(total);
     call(request);
     bytes = bytes.subspan(piece.size());
   }

@@ -35,9 +35,9 @@ struct StageMemory {
   std::shared_ptr<Buffer> note;  // of the operator being computed: the first bytes of `output`
 };
 
-// Starts the process for a plan's body. `savesState`: whether its state will be saved.
+// Starts the process for a plan's body.
 std::unique_ptr<StageProcess> startStage(StageProcesses& processes, const RunPlan& plan,
-                                         int threads, const StageMemory& memory, bool savesState);
+                                         int threads, const StageMemory& memory);
 
 // The functions of Body block the calling thread until the process answers. They throw the
 // process's errors, and RunError "action-too-long" if an answer takes longer than `maxSeconds`,

@@ -118,7 +118,17 @@ class ServedStage {
         .about("model.file");
   }
 
+  // Whether weights or a state leave or enter as a whole.
+  static bool movesFile(const StageRequest& request) {
+    return request.kind() == StageRequest::EXPORT_WEIGHTS ||
+           request.kind() == StageRequest::EXPORT_GRADIENTS ||
+           request.kind() == StageRequest::IMPORT_WEIGHTS || request.kind() == StageRequest::SAVE ||
+           request.kind() == StageRequest::RESTORE;
+  }
+
   void perform(const StageRequest& request, StageReply& reply) {
+    // What the allocator keeps of the steps' memory counts, and the file needs that much.
+    if (movesFile(request)) releaseMemory();
     switch (request.kind()) {
       case StageRequest::PUT:
         return put(request);
@@ -191,6 +201,7 @@ class ServedStage {
 
   void put(const StageRequest& request) {
     const auto piece = ends_.input.bytes().subspan(request.offset(), request.bytes());
+    if (given_.empty()) given_.reserve(request.total());
     given_.insert(given_.end(), piece.begin(), piece.end());
   }
 

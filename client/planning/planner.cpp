@@ -3,6 +3,7 @@
 #include <spdlog/fmt/fmt.h>
 
 #include <algorithm>
+#include <functional>
 #include <limits>
 #include <map>
 #include <numeric>
@@ -53,14 +54,29 @@ struct CandidatePlan {
   std::vector<RunPlan> bodies;  // of replicas, only the first one
 };
 
-// Several consecutive blocks as one, without its forward.
+std::int64_t outputValues(const BlockSpec& block) {
+  std::int64_t values = 0;
+  for (const BlockOutput& output : block.outputs) {
+    values += std::accumulate(output.shape.begin(), output.shape.end(), std::int64_t{1},
+                              std::multiplies<>());
+  }
+  return values;
+}
+
+// Several consecutive blocks as one, without its forward. What passes from one to the next is in
+// the memory of both, but exists once.
 BlockSpec joined(std::span<const BlockSpec> blocks) {
   BlockSpec whole = blocks.back();
   whole.tensors.clear();
   whole.savedPerSample = 0;
-  for (const BlockSpec& block : blocks) {
+  for (std::size_t b = 0; b < blocks.size(); ++b) {
+    const BlockSpec& block = blocks[b];
     whole.tensors.insert(whole.tensors.end(), block.tensors.begin(), block.tensors.end());
     whole.savedPerSample += block.savedPerSample;
+    if (!block.passes || !whole.passes) continue;
+    if (b + 1 < blocks.size()) whole.savedPerSample -= outputValues(block);
+    whole.passes->training = std::max(whole.passes->training, block.passes->training);
+    whole.passes->inference = std::max(whole.passes->inference, block.passes->inference);
   }
   return whole;
 }

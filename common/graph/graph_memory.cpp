@@ -225,6 +225,8 @@ class Analysis {
         share(node, name, id, read[isOfList(node, o, read) ? static_cast<std::size_t>(o) : 0]);
       } else {
         begin(id, n);
+        // Computed in the order of its transposed inputs.
+        isTransposed_[id] = name == "scaled_dot_product_attention" && !hasDropout(node);
       }
       memoryOf(id).hasGradient |= hasGradient && isFloat(id);
       memoryOf(id).lastUse = n;
@@ -254,9 +256,11 @@ class Analysis {
 
   void share(const wire::Node& node, std::string_view name, std::uint32_t id, std::uint32_t with) {
     owner_[id] = owner_[with];
-    isTransposed_[id] = isIn(kTransposed, name) || isIn(kParts, name) || isTransposed_[with];
-    if (!changesItsTensor(node)) return;
     isTransposed_[id] = isTransposed_[with];
+    if (isIn(kParts, name)) isTransposed_[id] = true;
+    // Back in the order of memory, if it was transposed before.
+    if (isIn(kTransposed, name) && !changesItsTensor(node)) isTransposed_[id].flip();
+    if (!changesItsTensor(node)) return;
     Memory& memory = memoryOf(id);
     // GraphProgram changes a copy of an input.
     if (memory.isKept) memory.bytes = 2 * bytesOf(owner_[id]);
@@ -298,9 +302,13 @@ class Analysis {
     return sum;
   }
 
+  static bool hasDropout(const wire::Node& attention) {
+    return findArgument(attention, "dropout_p") != nullptr && draws(attention);
+  }
+
   // Attention with dropout keeps the weights, the mask, their product, and scaled queries and keys.
   double attentionBytes(const wire::Node& node, const GraphIds& read) const {
-    if (read.size() < 2 || findArgument(node, "dropout_p") == nullptr || !draws(node)) return 0;
+    if (read.size() < 2 || !hasDropout(node)) return 0;
     const double weights = bytesOf(read[0]) / sizeAt(read[0], 1) * sizeAt(read[1], 2);
     return 3 * weights + bytesOf(read[0]) + bytesOf(read[1]);
   }

@@ -10,6 +10,7 @@
 #include "common/files/environment.h"
 #include "common/graph/packed_graph.h"
 #include "common/link/tensor_link.h"
+#include "common/model/blocks.h"
 #include "common/model/graph/graph_blocks.h"
 #include "common/model/stage/deterministic_scope.h"
 #include "compression/registry.h"
@@ -458,14 +459,12 @@ double codecBytes(const RunPlan& plan) {
   return kTables + working + plan.microBatches * states + samplesMemory(plan) + numbers;
 }
 
-double bodyBytes(const RunPlan& plan) {
+double bodyBytes(const RunPlan& plan, const PartLoad& load) {
   // Without gradients at its last cut, the body has no backward and keeps nothing for one.
   const bool hasBackward = plan.place.contains(gradientAt(plan.place.lastCut));
-  const auto asked = static_cast<int>(plan.spec.serverThreads);
-  const int threads = asked > 0 ? asked : usableCores();
   return static_cast<double>(partBytes(plan.stage, plan.blocks, plan.stage.cuts.cut0,
                                        plan.stage.cuts.cut1, plan.spec.microBatches,
-                                       hasBackward ? plan.inFlight : 0, plan.load(threads)));
+                                       hasBackward ? plan.inFlight : 0, load));
 }
 
 }  // namespace
@@ -578,22 +577,61 @@ double objectBytes(const RunPlan& plan) {
   return kBlockObjects * plan.inFlight * (plan.stage.cuts.cut1 - plan.stage.cuts.cut0);
 }
 
-// The body and what it computes. For Cleave's own models, the operators' scratch memory and the
-// allocator's gaps need up to 1.4 times the estimate (measured: small_cnn, 1,024 samples). That of
-// a graph follows its operators (common/graph/graph_memory.h).
-double computedBytes(const RunPlan& plan) {
-  constexpr double kOperators = 1.5, kOperatorsOfGraph = 1.15;
-  constexpr double kGraphBytes = 64 << 20;
-  return plan.stage.model.graphBlocks ? kOperatorsOfGraph * bodyBytes(plan) + kGraphBytes
-                                      : kOperators * bodyBytes(plan);
+// The header of a file with the body's weights: each tensor has a line.
+double weightsHeaderBytes(const RunPlan& plan) {
+  constexpr double kFileHeaderBytes = 4096;
+  constexpr double kHeaderBytesPerTensor = 512;
+  double bytes = kFileHeaderBytes;
+  for (int b = plan.stage.cuts.cut0; b < plan.stage.cuts.cut1; ++b) {
+    for (const ParameterSpec& tensor : plan.blocks[static_cast<std::size_t>(b)].tensors) {
+      bytes += kHeaderBytesPerTensor + static_cast<double>(tensor.name.size());
+    }
+  }
+  return bytes;
 }
 
-// What a process has of its own: pages that it no longer shares, the gaps of its allocator, and
-// weights that it packs to send them, or unpacks.
+// The state of a body as a file: parameters, optimizer, buffers, averages and older versions.
+double stateFileBytes(const RunPlan& plan) {
+  const int first = plan.stage.cuts.cut0, last = plan.stage.cuts.cut1;
+  const auto parameters = static_cast<double>(parameterCount(plan.blocks, first, last));
+  const auto buffers = static_cast<double>(bufferCount(plan.blocks, first, last));
+  const auto perParameter =
+      static_cast<double>(sizeof(float) + optimizerStateBytes(plan.stage.optimizer));
+  // The newest version of the weights is saved once; so are D older ones of the trained parameters.
+  const double versions = plan.spec.staleness *
+                          static_cast<double>(trainedCount(plan.blocks, first, last)) *
+                          sizeof(float);
+  const double averages =
+      plan.spec.averageDecay > 0 ? parameters * sizeof(float) + buffers * sizeof(std::int64_t) : 0;
+  constexpr double kCopies = 5;  // of a parameter, at most, each with a line in the file's header
+  return parameters * perParameter + buffers * sizeof(std::int64_t) + averages + versions +
+         kCopies * weightsHeaderBytes(plan);
+}
+
+// The body and what it computes. For Cleave's own models, the operators' scratch memory and the
+// allocator's gaps need up to 1.4 times the estimate (measured: small_cnn, 1,024 samples). That of
+// a graph follows its operators (common/graph/graph_memory.h). Weights and states leave and enter
+// between steps, when without staleness nothing is in flight: as a file, and once more where it is
+// made or read.
+double computedBytes(const RunPlan& plan) {
+  constexpr double kOperators = 1.5, kOperatorsOfGraph = 1.2;
+  constexpr double kGraphBytes = 64 << 20;
+  const bool isGraph = plan.stage.model.graphBlocks != nullptr;
+  const double operators = isGraph ? kOperatorsOfGraph : kOperators;
+  const auto asked = static_cast<int>(plan.spec.serverThreads);
+  const double state = operators * bodyBytes(plan, {0, 0, 0});
+  const double steps =
+      operators * bodyBytes(plan, plan.load(asked > 0 ? asked : usableCores())) - state;
+  const double files =
+      2 * std::max(stateFileBytes(plan), static_cast<double>(maxWeightsBytes(plan)));
+  return state + (plan.spec.staleness > 0 ? steps + files : std::max(steps, files)) +
+         (isGraph ? kGraphBytes : 0);
+}
+
+// What a process has of its own: pages that it no longer shares, and the gaps of its allocator.
 double ownProcessBytes(const RunPlan& plan) {
   constexpr double kBytes = 32 << 20;
-  return kBytes + static_cast<double>(maxWeightsBytes(plan)) +
-         2 * sizeof(float) * static_cast<double>(shareSize(plan));
+  return kBytes + 2 * sizeof(float) * static_cast<double>(shareSize(plan));
 }
 
 }  // namespace
@@ -668,40 +706,22 @@ std::size_t memberBytes(std::uint64_t samples, std::uint64_t shareValues) {
 }
 
 std::size_t snapshotBytes(const RunPlan& plan) {
-  const int first = plan.stage.cuts.cut0, last = plan.stage.cuts.cut1;
-  const auto parameters = static_cast<double>(parameterCount(plan.blocks, first, last));
-  const auto buffers = static_cast<double>(bufferCount(plan.blocks, first, last));
-  const auto perParameter =
-      static_cast<double>(sizeof(float) + optimizerStateBytes(plan.stage.optimizer));
   double codecs = 0;
   for (const Flow flow : plan.flows()) {
     codecs += plan.microBatches * static_cast<double>(codecMemory(plan, flow).state);
   }
-  // The newest version of the weights is saved once; so are D older ones of the trained parameters.
-  const double versions = plan.spec.staleness *
-                          static_cast<double>(trainedCount(plan.blocks, first, last)) *
-                          sizeof(float);
-  const double averages =
-      plan.spec.averageDecay > 0 ? parameters * sizeof(float) + buffers * sizeof(std::int64_t) : 0;
-  return asSize(2 * (parameters * perParameter + buffers * sizeof(std::int64_t) + averages +
-                     versions + codecs) +
-                samplesMemory(plan));
+  return asSize(stateFileBytes(plan) + 2 * codecs + samplesMemory(plan));
 }
 
 std::uint64_t maxWeightsBytes(const RunPlan& plan) {
-  const int first = plan.stage.cuts.cut0, last = plan.stage.cuts.cut1;
-  const auto elements =
-      parameterCount(plan.blocks, first, last) + bufferCount(plan.blocks, first, last);
-  // 8 bytes per element is the maximum over all dtypes. Each tensor has a line in the header.
-  constexpr std::uint64_t kFileHeaderBytes = 4096;
-  constexpr std::uint64_t kHeaderBytesPerTensor = 512;
-  std::uint64_t header = kFileHeaderBytes;
-  for (int b = first; b < last; ++b) {
+  double bytes = weightsHeaderBytes(plan);
+  for (int b = plan.stage.cuts.cut0; b < plan.stage.cuts.cut1; ++b) {
     for (const ParameterSpec& tensor : plan.blocks[static_cast<std::size_t>(b)].tensors) {
-      header += kHeaderBytesPerTensor + tensor.name.size();
+      bytes += static_cast<double>(elementCount(tensor.shape)) *
+               static_cast<double>(std::max(sizeof(float), c10::elementSize(tensor.type)));
     }
   }
-  return static_cast<std::uint64_t>(elements) * 8 + header;
+  return asSize(bytes);
 }
 
 }  // namespace cleave

@@ -151,12 +151,12 @@ std::size_t unpackedWeightsBytes(const RunPlan& plan);
 std::size_t stageOutputBytes(const RunPlan& plan);
 // Weights and states leave and enter the process in pieces of this size.
 inline constexpr std::size_t kStagePieceBytes = std::size_t{1} << 20;
-// Maximum memory that the process of a body may allocate, excluding snapshotBytes(): a part of
-// serverBytes(), and a hard limit.
+// Maximum memory that the process of a body may allocate: a part of serverBytes(), and a hard
+// limit.
 std::size_t stageProcessBytes(const RunPlan& plan);
 
-// Additional memory that the server needs to make or load a checkpoint: a copy of the body's state
-// and the file made from it; of kept samples in memory, a copy.
+// Additional memory that the server needs to make or load a checkpoint: the file of the body's
+// state, of which its process has a copy; of kept samples in memory, a copy.
 std::size_t snapshotBytes(const RunPlan& plan);
 
 // Maximum size in bytes of the body's weights as safetensors.

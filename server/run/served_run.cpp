@@ -273,8 +273,7 @@ std::shared_ptr<EngineWorker> ServedRun::makeWorker() {
 
 std::unique_ptr<Body> ServedRun::makeBody() {
   if (resources_.stages != nullptr) {
-    auto process = startStage(*resources_.stages, plan_, threads_.threads, *stageMemory_,
-                              resources_.settings.allowCheckpoints);
+    auto process = startStage(*resources_.stages, plan_, threads_.threads, *stageMemory_);
     process_.store(process->watched());
     return std::make_unique<RemoteBody>(std::move(process), plan_, threads_.threads,
                                         resources_.settings.actionSeconds, *stageMemory_, account_,

@@ -1,5 +1,5 @@
 """Compares the memory that a server admits for the process of a run's body with the most that the process allocates, for exported models on
-the CPU. Each model trains two steps and is evaluated once. The process may not allocate more than what was admitted (RLIMIT_DATA).
+the CPU. Each model trains four steps, with an evaluation and a checkpoint after each. The process may not allocate more than what was admitted (RLIMIT_DATA).
 
 Prints the ratios. Called by scripts/bench.sh admission; needs the environment of scripts/test_python.sh."""
 
@@ -34,9 +34,9 @@ RUNS = {
     "llama": ("llama", "[m.model.embed_tokens, m.model.layers.3]", 16, TEXT),
     "roberta": ("roberta", "[m.roberta.embeddings, m.roberta.encoder.layer.3]", 16, ""),
     "roberta, LoRA": ("roberta", "[m.roberta.embeddings, m.roberta.encoder.layer.3]", 16, "lora"),
-    "roberta, bf16": ("roberta", "[m.roberta.embeddings, m.roberta.encoder.layer.3]", 16, "precision=bf16"),
+    "roberta, bf16": ("roberta", "[m.roberta.embeddings, m.roberta.encoder.layer.3]", 16, "precision.client=bf16 precision.server=bf16"),
     "roberta, recompute": ("roberta", "[m.roberta.embeddings, m.roberta.encoder.layer.3]", 16, "train.recompute=true"),
-    "roberta, staleness 1": ("roberta", "[m.roberta.embeddings, m.roberta.encoder.layer.3]", 16, "train.staleness=1"),
+    "roberta, staleness 1": ("roberta", "[m.roberta.embeddings, m.roberta.encoder.layer.3]", 16, "train.staleness=1 train.schedule=priority"),
 }  # fmt: skip
 
 EXPORT = """
@@ -125,8 +125,8 @@ def run(name, folder):
     client = subprocess.Popen(
         [PROGRAMS / "cleave-client", "train", "--config", ROOT / "configs/synthetic.yaml", "--server", server.address, "--run-dir", f"{folder}/run",
          f"--set=model={spec}", f"--set=data={{format: tensors, train: {{file: {paths[0]}}}, test: {{file: {paths[0]}}}}}", f"--set=train.batch={batch}",
-         "--set=train.micro_batches=4", f"--set=eval.batch={batch}", "--set=train.epochs=2", "--set=codec=none", "--set=train.schedule=1f1b",
-         "--set=train.optimizer={name: adamw}", "--set=threads={client: 1, server: 2}", "--log-level", "error", "--quiet",
+         "--set=train.micro_batches=4", f"--set=eval.batch={batch}", "--set=train.epochs=4", "--set=checkpoint.every_steps=1", "--set=codec=none", "--set=train.schedule=gpipe",
+         "--set=train.optimizer={name: adamw}", "--set=threads={client: 1, server: 2}", "--quiet",
          *(f"--set={one}" for one in more)], stdout=subprocess.DEVNULL, cwd=ROOT)  # fmt: skip
     peaks = {}
     while client.poll() is None:

@@ -126,8 +126,8 @@ StageOutcome runInStage(StageProcesses& processes, const OperatorCase& given) {
     const BodyGraph made(given);
     const RunPlan plan = planRun(specOf(made.graph()));
     const StageMemory memory(plan);
-    RemoteBody body(startStage(processes, plan, kThreads, memory, false), plan, kThreads,
-                    kMaxSeconds, memory, nullptr, [](const std::string&) {});
+    RemoteBody body(startStage(processes, plan, kThreads, memory), plan, kThreads, kMaxSeconds,
+                    memory, nullptr, [](const std::string&) {});
     body.importWeights(toSafetensors(made.weights()));
     const TensorSpec spec =
         flowSpec(plan.blocks, plan.stage.cuts, activationAt(0), std::uint32_t{kSamples});

@@ -168,7 +168,7 @@ TEST_CASE("without descriptors, a run does not start, and the next one does") {
     CAPTURE(room);
     const rlimit few{static_cast<rlim_t>(next + room), normal.rlim_max};
     REQUIRE(::setrlimit(RLIMIT_NOFILE, &few) == 0);
-    const std::string code = errorCode([&] { startStage(processes(), plan, 1, memory, true); });
+    const std::string code = errorCode([&] { startStage(processes(), plan, 1, memory); });
     REQUIRE(::setrlimit(RLIMIT_NOFILE, &normal) == 0);
     CHECK(code == "cannot-start-stage");
   }
@@ -193,9 +193,9 @@ int startWithoutProcesses() {
   if (::prlimit(server, RLIMIT_NPROC, nullptr, &normal) != 0) return kFailed;
   const rlimit few{0, normal.rlim_max};
   if (::prlimit(server, RLIMIT_NPROC, &few, nullptr) != 0) return kFailed;
-  const std::string code = errorCode([&] { startStage(own, plan, 1, memory, true); });
+  const std::string code = errorCode([&] { startStage(own, plan, 1, memory); });
   ::prlimit(server, RLIMIT_NPROC, &normal, nullptr);
-  const std::string next = errorCode([&] { startStage(own, plan, 1, memory, true); });
+  const std::string next = errorCode([&] { startStage(own, plan, 1, memory); });
   return code == "cannot-start-stage" && next.empty() ? 0 : kFailed;
 }
 
@@ -217,7 +217,7 @@ TEST_CASE("if the stage server ends, its runs end, and the next run starts anoth
   StageProcesses own;
   const StageMemory memory(plan);
   const auto start = [&] {
-    return RemoteBody(startStage(own, plan, 1, memory, true), plan, 1, 60, memory, nullptr,
+    return RemoteBody(startStage(own, plan, 1, memory), plan, 1, 60, memory, nullptr,
                       [](const std::string&) {});
   };
   RemoteBody first = start();

@@ -391,7 +391,7 @@ TEST_CASE("with staleness, more micro-batches are in flight, and older weights n
   spec.inFlight = 4;
   // Three copies of the parameters, and the gradients of two more steps.
   CHECK(serverBytes(planRun(spec)) >= serverBytes(without) + 5 * trained * sizeof(float));
-  CHECK(snapshotBytes(plan) == snapshotBytes(without) + 2 * 2 * trained * sizeof(float));
+  CHECK(snapshotBytes(plan) == snapshotBytes(without) + 2 * trained * sizeof(float));
 
   const auto refused = [](RunSpec changed) { return errorCode([&] { planRun(changed); }); };
   spec.inFlight = 13;

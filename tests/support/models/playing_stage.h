@@ -49,7 +49,7 @@ inline StageProcesses& processes() {
 
 inline RemoteBody remote(const RunPlan& plan, double maxSeconds = 60, int threads = 2) {
   const StageMemory memory(plan);
-  return {startStage(processes(), plan, threads, memory, true),
+  return {startStage(processes(), plan, threads, memory),
           plan,
           threads,
           maxSeconds,
