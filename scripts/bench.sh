@@ -5,7 +5,7 @@ cd "$(dirname "$0")/.."
 
 usage() {
   cat <<'TXT'
-usage: scripts/bench.sh split|head|graph|overhead|codecs|codec-step|codec-auto|pipeline|servers|rows|replicas|edges|plan|plan-search|zero-bubble|between|metrics|memory|run-memory|process|transport|reducer|load|fairness|saving|checkpoints|tuning|loading|accuracy [OPTION…]
+usage: scripts/bench.sh split|head|graph|overhead|codecs|codec-step|codec-auto|pipeline|servers|rows|replicas|edges|plan|plan-search|zero-bubble|between|metrics|memory|run-memory|admission|process|transport|reducer|load|fairness|saving|checkpoints|tuning|loading|accuracy [OPTION…]
 
   split    the demo's split model (codec none, schedule priority), compared with the whole model in one process
            --rounds N (5), --steps N (200), --json FILE
@@ -63,6 +63,9 @@ usage: scripts/bench.sh split|head|graph|overhead|codecs|codec-step|codec-auto|p
   run-memory
            what a run adds to a server's memory, while it trains and while it is idle; requires root
            --runs N (8), --json FILE
+  admission
+           the memory that a server admits for exported models, compared with what their processes allocate
+           --run NAME (all 14), --python FILE (.deps/python/bin/python), --json FILE
   process  a step with the body in a process of its own, compared with a server that computes in its own process
            --config FILE (configs/fashion_mnist.yaml), --rounds N (9), --steps N (200), --set KEY=VALUE, --json FILE
   transport
@@ -110,7 +113,7 @@ case "${1:-}" in
   plan) targets=(cleave-client cleave-server cleave-link bench_step) ;;
   plan-search) targets=(cleave-client) ;;
   edges) targets=(bench_simulate) ;;
-  between|memory|run-memory|process|tuning|loading|zero-bubble|replicas) targets=(cleave-client cleave-server) ;;
+  between|memory|run-memory|admission|process|tuning|loading|zero-bubble|replicas) targets=(cleave-client cleave-server) ;;
   metrics) targets=(cleave-client cleave-server bench_record) ;;
   reducer) targets=(bench_replicas) ;;
   transport) targets=(bench_transport cleave-link) ;;
