@@ -610,12 +610,11 @@ double stateFileBytes(const RunPlan& plan) {
 
 // The body and what it computes. For Cleave's own models, the operators' scratch memory and the
 // allocator's gaps need up to 1.4 times the estimate (measured: small_cnn, 1,024 samples). That of
-// a graph follows its operators (common/graph/graph_memory.h); gaps and scratch memory needed up to
-// 1.2 times (measured: ConvNeXt-T, 64 samples). Weights and states leave and enter
-// between steps, when without staleness nothing is in flight: as a file, and once more where it is
-// made or read.
+// a graph follows its operators (common/graph/graph_memory.h). Weights and states leave and enter
+// between steps: as a file, and once more where it is read. The file of a saved state is added to
+// what steps need, because the allocator keeps their address space, which RLIMIT_DATA counts.
 double computedBytes(const RunPlan& plan) {
-  constexpr double kOperators = 1.5, kOperatorsOfGraph = 1.3;
+  constexpr double kOperators = 1.5, kOperatorsOfGraph = 1.2;
   constexpr double kGraphBytes = 64 << 20;
   const bool isGraph = plan.stage.model.graphBlocks != nullptr;
   const double operators = isGraph ? kOperatorsOfGraph : kOperators;
@@ -623,10 +622,9 @@ double computedBytes(const RunPlan& plan) {
   const double state = operators * bodyBytes(plan, {0, 0, 0});
   const double steps =
       operators * bodyBytes(plan, plan.load(asked > 0 ? asked : usableCores())) - state;
-  const double files =
-      2 * std::max(stateFileBytes(plan), static_cast<double>(maxWeightsBytes(plan)));
-  return state + (plan.spec.staleness > 0 ? steps + files : std::max(steps, files)) +
-         (isGraph ? kGraphBytes : 0);
+  const double file = stateFileBytes(plan);
+  const double read = 2 * std::max(file, static_cast<double>(maxWeightsBytes(plan)));
+  return state + std::max(steps + file, read) + (isGraph ? kGraphBytes : 0);
 }
 
 // What a process has of its own: pages that it no longer shares, and the gaps of its allocator.
