@@ -74,6 +74,8 @@ TEST_CASE("doctor finds no problems with a good server, and reports its measurem
     INFO(name);
     CHECK(isWell(found.finding(name)));
   }
+  CHECK(found.finding("privacy") == "skipped");
+  CHECK_THAT(found.sentence("privacy"), Contains("the server can reconstruct the inputs"));
   CHECK(found.at("data").at("figures").at("train_samples") == 2048);
   CHECK(found.at("libtorch").at("figures").at("sgemm_gigaflops_per_second") > 0);
   CHECK(found.at("memory").at("figures").at("needed_bytes") > 1000);

@@ -342,6 +342,9 @@ TEST_CASE("a plan chooses the cuts of an exported model by name, and the run has
   const nlohmann::json plans = askJson(planOf(profiles, model, link));
   CHECK(plans.at("considered") == 10 * 6);  // pairs of cuts x 1, 2, 4, …, 32 micro-batches
   CHECK(plans.at("configured").at("cuts") == nlohmann::json({"conv", "block.0"}));
+  CHECK_THAT(plans.at("servers_learn").get<std::string>(),
+             Contains("From activation/0 (codec none), the server can reconstruct the inputs; from "
+                      "gradient/1 (codec none), it can tell the labels."));
   const nlohmann::json& best = plans.at("plans").at(0);
   const std::string first = best.at("cuts").at(0), last = best.at("cuts").at(1);
   CHECK_THAT(plans.at("yaml").get<std::string>(), Contains("cuts: [" + first + ", " + last + "]"));
