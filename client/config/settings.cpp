@@ -415,7 +415,7 @@ RunSpec makeRunSpec(const ClientSettings& settings, const Datasets& data,
   spec.model = model;
   spec.model.graphBlocks = nullptr;
   setBody(spec, stage, blocks, settings);
-  // A plan has a sample per micro-batch.
+  // Each micro-batch has at least one sample.
   spec.trainBatch = std::max(trainBatchOf(settings, data), settings.microBatches);
   spec.maxBatch = std::max(spec.trainBatch, evalBatchOf(settings, data));
   if (settings.cohort.exists()) {

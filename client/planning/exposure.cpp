@@ -20,12 +20,6 @@ std::string codecAt(const PreparedRun& run, Flow flow) {
   return run.plan.codecs.at(flow).own->spec();
 }
 
-bool keepsSamples(const PreparedRun& run) {
-  const auto flows = run.plan.flows();
-  return std::any_of(flows.begin(), flows.end(),
-                     [&](Flow flow) { return run.plan.codecs.at(flow).own->keepsSamples(); });
-}
-
 }  // namespace
 
 std::string exposureText(const PreparedRun& run) {
@@ -41,7 +35,8 @@ std::string exposureText(const PreparedRun& run) {
     text += fmt::format("; from {} (codec {}), {} can tell the labels", flowName(labels),
                         codecAt(run, labels), isAlone ? "it" : "the last server");
   }
-  text += keepsSamples(run) ? "; codec delta also shows which rows belong to one sample. " : ". ";
+  const bool keepsSamples = run.plan.spec.trainSamples > 0;
+  text += keepsSamples ? "; codec delta also shows which rows belong to one sample. " : ". ";
   return text +
          "No codec prevents it; to measure how well it works here, record a run with "
          "--record-traffic and audit it: docs/privacy.md.";

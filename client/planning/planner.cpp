@@ -3,7 +3,6 @@
 #include <spdlog/fmt/fmt.h>
 
 #include <algorithm>
-#include <functional>
 #include <limits>
 #include <map>
 #include <numeric>
@@ -57,8 +56,7 @@ struct CandidatePlan {
 std::int64_t outputValues(const BlockSpec& block) {
   std::int64_t values = 0;
   for (const BlockOutput& output : block.outputs) {
-    values += std::accumulate(output.shape.begin(), output.shape.end(), std::int64_t{1},
-                              std::multiplies<>());
+    values += static_cast<std::int64_t>(specOfOutput(output, 1).elements());
   }
   return values;
 }

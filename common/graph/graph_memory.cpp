@@ -5,8 +5,6 @@
 #include <string_view>
 #include <vector>
 
-#include "common/graph/operators.h"
-
 namespace cleave {
 namespace {
 
@@ -101,11 +99,6 @@ Keeps keepsOf(std::string_view name) {
   const auto row = std::ranges::find_if(
       kKeeps, [&](const KeepsRow& each) { return isIn(each.operators, name); });
   return row == std::end(kKeeps) ? Keeps::all : row->keeps;
-}
-
-bool changesItsTensor(const wire::Node& node) {
-  const OperatorRow* const row = findOperator(node.op());
-  return row != nullptr && row->memory == ResultMemory::inPlace;
 }
 
 // Whether a probability is not 0 and no flag switches the operator off.
@@ -238,7 +231,7 @@ class Analysis {
   }
 
   bool sharesMemory(const wire::Node& node, std::string_view name, std::uint32_t first) const {
-    if (changesItsTensor(node) || isIn(kParts, name) || isIn(kTransposed, name) ||
+    if (changesInPlace(node) || isIn(kParts, name) || isIn(kTransposed, name) ||
         isIn(kOtherViews, name)) {
       return true;
     }
@@ -259,8 +252,8 @@ class Analysis {
     isTransposed_[id] = isTransposed_[with];
     if (isIn(kParts, name)) isTransposed_[id] = true;
     // Back in the order of memory, if it was transposed before.
-    if (isIn(kTransposed, name) && !changesItsTensor(node)) isTransposed_[id].flip();
-    if (!changesItsTensor(node)) return;
+    if (isIn(kTransposed, name) && !changesInPlace(node)) isTransposed_[id].flip();
+    if (!changesInPlace(node)) return;
     Memory& memory = memoryOf(id);
     // GraphProgram changes a copy of an input.
     if (memory.isKept) memory.bytes = 2 * bytesOf(owner_[id]);
@@ -277,7 +270,7 @@ class Analysis {
     // oneDNN stores the values of convolutions in blocks.
     if (name.starts_with("conv") && !read.empty() && !isWeight(valueAt(read[0])))
       return bytesOf(read[0]) + resultBytes(node);
-    if (keepsOf(name) == Keeps::gates) return 2 * (largestGates(node, read) + resultBytes(node));
+    if (keepsOf(name) == Keeps::gates) return 2 * (gatesOf(node, read).largest + resultBytes(node));
     return 0;
   }
 
@@ -287,19 +280,18 @@ class Analysis {
     return bytesOf(node.outputs(0)) / sizeAt(node.outputs(0), 1) *
            static_cast<double>(matrix.shape(0));
   }
-  double largestGates(const wire::Node& node, const GraphIds& read) const {
-    double largest = 0;
+  struct Gates {
+    double largest = 0, all = 0;
+  };
+  Gates gatesOf(const wire::Node& node, const GraphIds& read) const {
+    Gates found;
     for (const std::uint32_t id : read) {
-      if (isWeight(valueAt(id))) largest = std::max(largest, gates(node, valueAt(id)));
+      if (!isWeight(valueAt(id))) continue;
+      const double bytes = gates(node, valueAt(id));
+      found.largest = std::max(found.largest, bytes);
+      found.all += bytes;
     }
-    return largest;
-  }
-  double allGates(const wire::Node& node, const GraphIds& read) const {
-    double sum = 0;
-    for (const std::uint32_t id : read) {
-      if (isWeight(valueAt(id))) sum += gates(node, valueAt(id));
-    }
-    return sum;
+    return found;
   }
 
   static bool hasDropout(const wire::Node& attention) {
@@ -315,7 +307,7 @@ class Analysis {
 
   void visitBackward(const wire::Node& node, std::string_view name, std::size_t n,
                      const GraphIds& read, bool isView, double scratch) {
-    if (!isView || changesItsTensor(node)) {
+    if (!isView || changesInPlace(node)) {
       save(node, name, n, read);
       scratch += (keepsOf(name) == Keeps::all ? kUnlistedScratch : kScratch) * resultBytes(node);
     }
@@ -335,7 +327,7 @@ class Analysis {
     };
     const Keeps keeps = keepsOf(name);
     // What an operator reads and then changes is copied.
-    const bool copies = keeps == Keeps::read && changesItsTensor(node);
+    const bool copies = keeps == Keeps::read && changesInPlace(node);
     const bool keepsRead = (keeps == Keeps::read && !copies) || keeps == Keeps::positions ||
                            keeps == Keeps::gates || keeps == Keeps::all;
     // Where the factors begin: addmm has a summand before them.
@@ -353,7 +345,7 @@ class Analysis {
     }
     if (keeps == Keeps::all || keeps == Keeps::draws || copies) hidden += results;
     if (keeps == Keeps::positions) hidden += 2 * results;
-    if (keeps == Keeps::gates) hidden += kGateValues * allGates(node, read);
+    if (keeps == Keeps::gates) hidden += kGateValues * gatesOf(node, read).all;
     saved_ += hidden;
     forward_.add(n, end_, hidden);
     backward_.add(n, end_, hidden);

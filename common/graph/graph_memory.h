@@ -16,8 +16,8 @@ struct GraphMemory {
 // Requires a valid graph. Follows the order in which GraphProgram runs: a tensor ends after the
 // last node that reads it, unless autograd keeps it. What autograd keeps for an operator is listed
 // in the source (as LibTorch's derivatives.yaml has it); for operators that are not listed: all
-// tensors that it reads, its results, and as much again as its results. Includes the operators'
-// scratch memory only for convolutions and attention.
+// tensors that it reads, its results, and as much again as its results. An operator's scratch
+// memory is a multiple of its results; convolutions and recurrent layers have more.
 GraphMemory memoryOf(const wire::Graph& graph);
 
 }  // namespace cleave

@@ -610,9 +610,9 @@ double stateFileBytes(const RunPlan& plan) {
 
 // The body and what it computes. For Cleave's own models, the operators' scratch memory and the
 // allocator's gaps need up to 1.4 times the estimate (measured: small_cnn, 1,024 samples). That of
-// a graph follows its operators (common/graph/graph_memory.h). Weights and states leave and enter
-// between steps: as a file, and once more where it is read. The file of a saved state is added to
-// what steps need, because the allocator keeps their address space, which RLIMIT_DATA counts.
+// a graph follows its operators (common/graph/graph_memory.h). Between steps, the state leaves as a
+// file. It adds to the memory of steps, because the allocator keeps their address space, which
+// RLIMIT_DATA counts. Before the first step, weights or a state enter: the file, and a copy.
 double computedBytes(const RunPlan& plan) {
   constexpr double kOperators = 1.5, kOperatorsOfGraph = 1.2;
   constexpr double kGraphBytes = 64 << 20;

@@ -29,7 +29,7 @@ struct RunSpec : Experiment {
   std::uint32_t cutNumber = 0;       // of cut0 among the cuts of a run with several bodies
   std::uint32_t bodies = 1;          // number of bodies in the run
   std::uint32_t maxBatch = 0;        // samples, of all replicas together
-  std::uint32_t trainBatch = 0;      // samples of a batch in training: at most maxBatch
+  std::uint32_t trainBatch = 0;      // samples of a training batch; at most maxBatch
   std::uint64_t stepsPerEpoch = 0;   // 0: unknown
   std::uint32_t trainSamples = 0;    // of the training data, if a codec keeps samples; else 0
   bool initialWeights = false;       // the client sends the body's initial weights

@@ -20,6 +20,7 @@ sys.path.append(str(ROOT / "tests/hostile"))
 from processes import children, memory_kib  # noqa: E402
 
 MIB = 1 << 20
+ROBERTA = ("roberta", "[m.roberta.embeddings, m.roberta.encoder.layer.3]", 16)
 TEXT = "data.target=input_ids train.loss=next_token"
 # name: (model, cuts, samples of a micro-batch, settings)
 RUNS = {
@@ -32,11 +33,11 @@ RUNS = {
     "lstm": ("lstm", "[embedding, recurrent]", 128, ""),
     "gpt2": ("gpt2", "[m.transformer.drop, m.transformer.h.5]", 8, TEXT),
     "llama": ("llama", "[m.model.embed_tokens, m.model.layers.3]", 16, TEXT),
-    "roberta": ("roberta", "[m.roberta.embeddings, m.roberta.encoder.layer.3]", 16, ""),
-    "roberta, LoRA": ("roberta", "[m.roberta.embeddings, m.roberta.encoder.layer.3]", 16, "lora"),
-    "roberta, bf16": ("roberta", "[m.roberta.embeddings, m.roberta.encoder.layer.3]", 16, "precision.client=bf16 precision.server=bf16"),
-    "roberta, recompute": ("roberta", "[m.roberta.embeddings, m.roberta.encoder.layer.3]", 16, "train.recompute=true"),
-    "roberta, staleness 1": ("roberta", "[m.roberta.embeddings, m.roberta.encoder.layer.3]", 16, "train.staleness=1 train.schedule=priority"),
+    "roberta": (*ROBERTA, ""),
+    "roberta, LoRA": (*ROBERTA, "lora"),
+    "roberta, bf16": (*ROBERTA, "precision.client=bf16 precision.server=bf16"),
+    "roberta, recompute": (*ROBERTA, "train.recompute=true"),
+    "roberta, staleness 1": (*ROBERTA, "train.staleness=1 train.schedule=priority"),
 }  # fmt: skip
 
 EXPORT = """

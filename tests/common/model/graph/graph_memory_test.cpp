@@ -12,11 +12,8 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <catch2/catch.hpp>
 #include <cstdlib>
-#include <filesystem>
-#include <iostream>
 #include <string>
 #include <vector>
 
@@ -185,27 +182,6 @@ TEST_CASE("sizes from a peer do not overflow the estimate") {
   CHECK(memory.saved > 0x1p59);
   CHECK(memory.peak >= memory.saved);
   CHECK(memory.inference > 0x1p59);
-}
-
-TEST_CASE("files", "[.files]") {
-  const char* const folder = std::getenv("GRAPHS");
-  REQUIRE(folder != nullptr);
-  const int samples = std::getenv("SAMPLES") == nullptr ? 16 : std::atoi(std::getenv("SAMPLES"));
-  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
-    if (entry.path().extension() != ".pt2") continue;
-    const GraphFile file(entry.path());
-    GraphMemory expected = memoryOf(file.graph());
-    if (file.graph().has_evaluation())
-      expected.inference = memoryOf(file.graph().evaluation()).inference;
-    const Measured found = measure(file.graph(), file.readWeights(), samples);
-    std::printf(
-        "%-20s saved %7.1f / %7.1f MB = %5.2f   peak %7.1f / %7.1f = %5.2f   inference %7.1f / "
-        "%7.1f = %5.2f\n",
-        entry.path().stem().c_str(), expected.saved * samples / 1e6, found.saved / 1e6,
-        expected.saved * samples / found.saved, (expected.peak * samples) / 1e6, found.peak / 1e6,
-        (expected.peak * samples) / found.peak, expected.inference * samples / 1e6,
-        found.inference / 1e6, expected.inference * samples / found.inference);
-  }
 }
 
 }  // namespace cleave::test
