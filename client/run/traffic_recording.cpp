@@ -127,14 +127,14 @@ TrafficRecording::TrafficRecording(TrafficOptions options, const RecordedRun& ru
   std::error_code ignored;
   if (fs::exists(options_.folder, ignored) && !fs::is_empty(options_.folder, ignored)) {
     checkSameRun(run.id);
-    continueIndex();
+    removeTemporaries();
   } else {
     makeFolder(options_.folder);
-    writeFileDurably(indexPath(), formatLine({kColumns.begin(), kColumns.end()}));
   }
+  writeRecord();  // first, because it says that the folder is a recording of this run
   makeFolder(options_.folder + "/traffic");
   if (options_.inputs) makeFolder(options_.folder + "/inputs");
-  writeRecord();
+  continueIndex();
 }
 
 // ---- An earlier recording of the run ----
@@ -150,6 +150,14 @@ void TrafficRecording::checkSameRun(const std::string& run) const {
   if (record.value("inputs", false) != options_.inputs) {
     throwExists(options_.folder, options_.inputs ? "the recording was begun without --record-inputs"
                                                  : "the recording was begun with --record-inputs");
+  }
+}
+
+// Temporary files of a process that was killed while it wrote.
+void TrafficRecording::removeTemporaries() const {
+  std::error_code ignored;
+  for (const auto& entry : fs::recursive_directory_iterator(options_.folder, ignored)) {
+    if (isTemporaryName(entry.path().filename().string())) fs::remove(entry.path(), ignored);
   }
 }
 

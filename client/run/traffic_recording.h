@@ -76,6 +76,7 @@ class TrafficRecording {
 
   std::string indexPath() const { return options_.folder + "/index.csv"; }
   void checkSameRun(const std::string& run) const;
+  void removeTemporaries() const;
   void continueIndex();
   void addFile(const std::string& file);
   bool reserve(std::size_t bytes);

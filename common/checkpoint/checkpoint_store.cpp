@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "common/core/bytes.h"
+#include "common/core/durable.h"
 #include "common/core/failpoint.h"
 #include "common/files/sha256.h"
 
@@ -278,8 +279,7 @@ std::uint64_t CheckpointStore::removeIncomplete() {
   std::uint64_t bytes = 0;
   for (const std::string& name : files_.list(folder_)) {
     const auto step = stepOfName(name, kState);
-    const bool isTemporary = name.find(".tmp-") != std::string::npos;
-    if (!isTemporary && (!step || readRecord(*step))) continue;
+    if (!isTemporaryName(name) && (!step || readRecord(*step))) continue;
     bytes += removeFile(folder_ + "/" + name);
   }
   return bytes + removeUnusedSamples();

@@ -18,6 +18,7 @@
 namespace cleave {
 namespace {
 
+constexpr const char* kTemporary = ".tmp-";
 constexpr std::size_t kMaxPrivateBytes = std::size_t{1} << 20;
 
 // `mode`: nullopt keeps the mode that the file was opened with.
@@ -131,7 +132,7 @@ void writeFileDurably(const std::string& path, std::span<const std::string_view>
   std::string temporary;
   OpenFile file;
   do {
-    temporary = path + ".tmp-" + std::to_string(::getpid()) + "-" + std::to_string(count++);
+    temporary = path + kTemporary + std::to_string(::getpid()) + "-" + std::to_string(count++);
     file = OpenFile(
         ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode.value_or(0666)));
   } while (!file && errno == EEXIST);
@@ -146,6 +147,10 @@ void writeFileDurably(const std::string& path, std::span<const std::string_view>
   }
   // Makes the rename itself durable.
   syncFolder(std::filesystem::path(path).parent_path().string());
+}
+
+bool isTemporaryName(std::string_view name) {
+  return name.find(kTemporary) != std::string_view::npos;
 }
 
 void writeNewFile(const std::string& path, std::string_view text, mode_t mode) {

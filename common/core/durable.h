@@ -27,6 +27,10 @@ void writeFileDurably(const std::string& path, std::string_view text,
 void writeFileDurably(const std::string& path, std::span<const std::string_view> pieces,
                       std::optional<mode_t> mode = std::nullopt);
 
+// Whether writeFileDurably() makes temporary files of such names. A process that is killed leaves
+// them behind.
+bool isTemporaryName(std::string_view name);
+
 // Creates a file with exactly this mode, regardless of the umask, and fsyncs it. Call syncFolder()
 // to make its directory entry durable. Throws RunError "cannot-write" if it exists or the write
 // fails.

@@ -60,7 +60,7 @@ bool isUnused(const std::string& folder) {
       isLocked = true;
     } else if (std::ranges::find(kFilesBeforeStart, name) != kFilesBeforeStart.end()) {
       hasOthers = true;
-    } else if (name.find(".tmp-") == std::string::npos) {
+    } else if (!isTemporaryName(name)) {
       return false;
     }
   }

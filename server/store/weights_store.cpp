@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "common/checkpoint/checkpoint_store.h"
+#include "common/core/durable.h"
 #include "common/core/failpoint.h"
 #include "common/core/units.h"
 #include "common/files/sha256.h"
@@ -109,7 +110,7 @@ void WeightsStore::keep(const std::string& identity, const std::string& sha256,
 // Only keep() writes to the folder, so none of these writes is in progress.
 void WeightsStore::removeInterrupted(const std::string& folder, DiskShare& disk) {
   for (const std::string& name : files_.list(folder)) {
-    if (name.find(".tmp-") != std::string::npos) remove(folder + "/" + name, disk);
+    if (isTemporaryName(name)) remove(folder + "/" + name, disk);
   }
 }
 

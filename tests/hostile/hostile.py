@@ -6,6 +6,7 @@ that it prints. With --replicas, the attacks are on one of two replicas (replica
 the attacks are graphs that the server runs (graph_cases.py)."""
 import argparse
 import collections
+import contextlib
 import hashlib
 import json
 import pathlib
@@ -102,7 +103,10 @@ class Server:
     def listening_ports(self):
         """The TCP ports on which the process listens."""
         process = pathlib.Path(f"/proc/{self.process.pid}")
-        own = {str(link.readlink()) for link in (process / "fd").iterdir() if link.is_symlink()}
+        own = set()
+        for link in (process / "fd").iterdir():
+            with contextlib.suppress(FileNotFoundError):  # closed since it was listed
+                own.add(str(link.readlink()))
         rows = [row.split() for row in (process / "net/tcp").read_text().splitlines()[1:]]
         return [int(row[1].split(":")[1], 16) for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in own]
 

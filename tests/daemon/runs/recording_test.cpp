@@ -1,6 +1,7 @@
 // `train --record-traffic` records what crosses, also over a resume, without changing the run.
 #include <catch2/catch.hpp>
 #include <filesystem>
+#include <fstream>
 #include <map>
 
 #include "tests/daemon/daemons.h"
@@ -69,6 +70,8 @@ TEST_CASE("a recording has the tensors of each step, and is the same after a res
       startClient("train", folder.path("killed"), recordTo("two"), failingAt("committed:4:kill"));
   REQUIRE(killed.wait(kPatience));
   REQUIRE_FALSE(fs::exists(folder.path("killed/summary.json")));
+  // What a process leaves that is killed while it writes a file.
+  std::ofstream(folder.path("two/traffic/train-000099.safetensors.tmp-1-0")) << "part of a file";
   const Ended resumed = resume(folder.path("killed"), {"--record-traffic", folder.path("two"),
                                                        "--record-inputs", "--record-steps", "15"});
   INFO(resumed.errors);
