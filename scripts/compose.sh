@@ -6,12 +6,13 @@ cd "$(dirname "$0")/.."
 
 usage() {
   cat <<'TXT'
-usage: scripts/compose.sh [--short] [--min-accuracy PERCENT] [--image FILE] [--dashboards] [--keep] [-- OPTION…]
+usage: scripts/compose.sh [--short] [--min-accuracy PERCENT] [--image FILE] [--dashboards] [--cohort] [--keep] [-- OPTION…]
 
   --short                    one epoch over 12,800 images instead of four over 60,000
   --min-accuracy PERCENT     fails if the test accuracy is lower (80; with --short 60)
   --image FILE               loads an image made by `scripts/package.sh --image` instead of building one
   --dashboards               also starts the live page and Prometheus, and checks that they show the run
+  --cohort                   then also trains one model with three clients, and checks that all have the same
   --keep                     keeps containers, networks and volumes, with the certificates
   -- OPTION…                 more options for cleave-client train, such as --set codec=bf16
   --help                     this text
@@ -26,13 +27,14 @@ TXT
 fail() { echo "compose.sh: $*" >&2; exit 1; }
 impossible() { echo "compose.sh: skipped: $*" >&2; exit 3; }
 
-imageFile="" dashboards=0 keep=0 minimum="" short=0 extra=()
+imageFile="" dashboards=0 cohort=0 keep=0 minimum="" short=0 extra=()
 while [ "$#" -gt 0 ]; do
   case "$1" in
     --short) short=1; shift ;;
     --min-accuracy) minimum=${2:?--min-accuracy needs a number}; shift 2 ;;
     --image) imageFile=${2:?--image needs a file}; shift 2 ;;
     --dashboards) dashboards=1; shift ;;
+    --cohort) cohort=1; shift ;;
     --keep) keep=1; shift ;;
     --) shift; extra+=("$@"); break ;;
     -h|--help) usage; exit 0 ;;
@@ -178,3 +180,19 @@ done
 sed -n '/^[^ |]*client[^|]*| *\(accuracy\|time\|bytes\|bandwidth\|link\|bound\|bottleneck\) /s/^[^|]*| *//p' "$work/up.log"
 python3 scripts/check_compose.py "$run" --min-accuracy "$minimum" --rate "$LINK_RATE" --latency "$LINK_LATENCY"
 echo "compose: trained in $((SECONDS - started)) s, from the first container to the last; results in $run"
+
+[ "$cohort" = 1 ] || exit 0
+members=(clinic-a clinic-b clinic-c)
+export TRAIN_OPTIONS="${extra[*]@Q}"
+touch "$work/begin"
+started=$SECONDS
+"${compose[@]}" --profile cohort up --no-build --no-color "${members[@]}" cohort >"$work/cohort.log" 2>&1 ||
+  { tail -n 60 "$work/cohort.log" >&2; fail "the cohort could not be started (above)"; }
+[ "${RUNS:-runs}/cohort.html" -nt "$work/begin" ] || { tail -n 60 "$work/cohort.log" >&2; fail "there is no report on the cohort (above)"; }
+for member in "${members[@]}"; do
+  run=$(find "${RUNS:-runs}" -mindepth 1 -maxdepth 1 -name "$member-*" -newer "$work/begin" | tail -n 1)
+  [ -n "$run" ] || fail "there is no run of $member in ${RUNS:-runs}"
+  sha256sum <"$run/model.safetensors"
+done | sort -u >"$work/models"
+[ "$(wc -l <"$work/models")" = 1 ] || fail "the members of the cohort have different models"
+echo "compose: ${#members[@]} clients trained one model in $((SECONDS - started)) s; report in ${RUNS:-runs}/cohort.html"

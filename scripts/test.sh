@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs all tests: sets up, builds, runs every test of the release build, then the tests that do not
-# link Torch under ASan and UBSan, and under TSan, and checks the manifests for Kubernetes.
+# Runs all tests: sets up, builds, runs the tests of the release build, then those that do not link
+# Torch under ASan and UBSan, and under TSan, and checks the manifests for Kubernetes.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -20,11 +20,11 @@ Example: ./scripts/test.sh --quick
 TXT
 }
 
-presets=(release asan tsan) targets=(--target all benchmarks) tests=() manifests=1
+presets=(release asan tsan) targets=(--target all benchmarks) tests=() manifests=1 elsewhere=ON
 case "${1:-}" in
   "") ;;
   --quick)
-    presets=(release) targets=(--target cleave-client cleave-server unit_tests daemon_verify_test) tests=(--label-regex 'unit|quick') manifests=0
+    presets=(release) targets=(--target cleave-client cleave-server unit_tests daemon_verify_test) tests=(--label-regex 'unit|quick') manifests=0 elsewhere=OFF
     ;;
   --crash)
     ./scripts/setup.sh
@@ -51,7 +51,8 @@ build() {
   local preset=$1 started=$SECONDS
   shift
   echo "test: building preset $preset"
-  cmake --preset "$preset" -DBUILD_TESTING=ON -DCLEAVE_WERROR="${CLEAVE_WERROR:-OFF}" >/dev/null
+  cmake --preset "$preset" -DBUILD_TESTING=ON -DCLEAVE_WERROR="${CLEAVE_WERROR:-OFF}" \
+    -DCLEAVE_SANITIZED_ELSEWHERE="$([ "$preset" = release ] && echo "$elsewhere" || echo OFF)" >/dev/null
   cmake --build --preset "$preset" "$@"
   echo "test: built preset $preset in $((SECONDS - started)) s"
 }

@@ -1,10 +1,26 @@
 #include "stage/zygote.h"
 
+#include <ATen/Context.h>
 #include <ATen/Parallel.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/batch_norm.h>
+#include <ATen/ops/conv2d.h>
+#include <ATen/ops/embedding.h>
+#include <ATen/ops/eye.h>
+#include <ATen/ops/fft_fft.h>
+#include <ATen/ops/layer_norm.h>
+#include <ATen/ops/linalg_inv.h>
+#include <ATen/ops/linear.h>
+#include <ATen/ops/lstm.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/rand.h>
+#include <ATen/ops/relu.h>
+#include <ATen/ops/scaled_dot_product_attention.h>
+#include <ATen/ops/sort.h>
+#include <ATen/ops/zeros.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
-#include <torch/torch.h>
 #include <unistd.h>
 
 #include <array>
@@ -29,22 +45,27 @@ namespace {
 // that they do not have.
 void warmUp() {
   at::set_num_threads(1);
-  torch::manual_seed(0);
-  torch::nn::Sequential model(torch::nn::Conv2d(torch::nn::Conv2dOptions(3, 8, 3).padding(1)),
-                              torch::nn::BatchNorm2d(8), torch::nn::ReLU(), torch::nn::Flatten(),
-                              torch::nn::Linear(8 * 64, 16),
-                              torch::nn::LayerNorm(torch::nn::LayerNormOptions({16})));
-  const at::Tensor input = torch::rand({2, 3, 8, 8}).contiguous(at::MemoryFormat::ChannelsLast);
-  for (const auto type : {at::kFloat, at::kBFloat16}) {
-    model->to(type);
-    model->forward(input.to(type)).sum().backward();
+  at::manual_seed(0);
+  const auto trained = [](at::IntArrayRef shape, at::ScalarType type = at::kFloat) {
+    return at::rand(shape).to(type).set_requires_grad(true);
+  };
+  const at::Tensor images = at::rand({2, 3, 8, 8}).contiguous(at::MemoryFormat::ChannelsLast);
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+    at::Tensor x =
+        at::conv2d(images.to(type), trained({8, 3, 3, 3}, type), trained({8}, type), 1, 1);
+    x = at::batch_norm(x, trained({8}, type), trained({8}, type), at::zeros({8}, type),
+                       at::ones({8}, type), true, 0.1, 1e-5, true);
+    x = at::linear(at::relu(x).flatten(1), trained({16, 8 * 64}, type), trained({16}, type));
+    at::layer_norm(x, {16}, trained({16}, type), trained({16}, type)).sum().backward();
   }
-  const at::Tensor sequence = torch::rand({2, 4, 8}, at::requires_grad());
+  const at::Tensor sequence = trained({2, 4, 8}), state = at::zeros({1, 4, 8});
   at::scaled_dot_product_attention(sequence, sequence, sequence).sum().backward();
-  torch::nn::LSTM lstm(8, 8);
-  std::get<0>(lstm->forward(sequence)).sum().backward();
-  at::embedding(torch::rand({8, 8}), at::zeros({2}, at::kLong));
-  const at::Tensor square = torch::rand({8, 8}) + torch::eye(8);
+  const auto output = at::lstm(sequence, {state, state},
+                               {trained({32, 8}), trained({32, 8}), trained({32}), trained({32})},
+                               true, 1, 0, true, false, false);
+  std::get<0>(output).sum().backward();
+  at::embedding(at::rand({8, 8}), at::zeros({2}, at::kLong));
+  const at::Tensor square = at::rand({8, 8}) + at::eye(8);
   at::linalg_inv(square);
   std::get<0>(at::sort(square));
   at::fft_fft(square);

@@ -132,7 +132,7 @@ std::string hintsFor(const Json& damaged) {
   return text;
 }
 
-void printSummary(const Json& report, const DataCheckOptions& options) {
+void printCheck(const Json& report, const DataCheckOptions& options) {
   std::string text;
   for (const auto& [name, split] : report["splits"].items()) {
     text += fmt::format("{}{}: {}, {} damaged", text.empty() ? "" : "; ", name,
@@ -165,7 +165,7 @@ int dataCheckCommand(const DataCheckOptions& options) {
   if (options.json) {
     std::cout << report.dump(2) << std::endl;
   } else {
-    printSummary(report, options);
+    printCheck(report, options);
   }
   return report["damaged"].empty() ? 0 : 1;
 }

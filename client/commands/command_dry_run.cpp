@@ -24,7 +24,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr std::size_t kColumns = 100;  // of sentences
+constexpr std::size_t kSentenceColumns = 100;  // of sentences
 
 struct Part {
   std::string name;
@@ -178,17 +178,19 @@ std::vector<std::string> textsOf(const std::vector<SampleArray>& arrays) {
 Json describeLargestTerm(const PreparedRun& run, const RunPlan& body) {
   const MemoryTerm largest = largestServerMemory(body);
   const std::uint32_t trainBatch = trainBatchOf(run.settings, run.data);
-  const bool isOfEvaluation = body.spec.maxBatch > trainBatch;
+  RunPlan smaller = body;
+  smaller.spec.maxBatch = std::min(body.spec.maxBatch, trainBatch);
+  smaller.maxBatch = std::min(body.maxBatch, trainBatch);
+  // Batches of evaluation may be larger, but nothing is kept of them for a backward.
+  const std::vector<MemoryTerm> ofTraining = serverMemory(smaller);
+  const bool isOfEvaluation = std::ranges::none_of(ofTraining, [&](const MemoryTerm& each) {
+    return each.purpose == largest.purpose && each.bytes == largest.bytes;
+  });
   Json term = {{"purpose", largest.purpose},
                {"bytes", static_cast<std::uint64_t>(largest.bytes)},
                {"batch", isOfEvaluation ? "eval.batch" : "train.batch"},
-               {"samples", body.spec.maxBatch}};
-  if (isOfEvaluation) {
-    RunPlan smaller = body;
-    smaller.spec.maxBatch = trainBatch;
-    smaller.maxBatch = std::min(body.maxBatch, trainBatch);
-    term["server_memory_bytes_with_train_batch"] = serverBytes(smaller);
-  }
+               {"samples", isOfEvaluation ? body.spec.maxBatch : smaller.spec.maxBatch}};
+  if (isOfEvaluation) term["server_memory_bytes_with_train_batch"] = serverBytes(smaller);
   return term;
 }
 
@@ -402,8 +404,8 @@ void print(const Json& out) {
   for (std::size_t s = 0; s < servers.size(); ++s) {
     const std::string which = servers.size() == 1 ? "" : fmt::format(" {}", s + 1);
     std::cout << fmt::format("  server{}  {}\n", which, memoryText(servers[s], caches[s]))
-              << wrapped("    " + largestText(out.at("server_largest_term")[s]) + "\n", kColumns,
-                         4);
+              << wrapped("    " + largestText(out.at("server_largest_term")[s]) + "\n",
+                         kSentenceColumns, 4);
     for (const Json& term : out.at("server_memory_terms")[s]) {
       if (term.at("bytes") == 0) continue;
       std::cout << fmt::format("    {:>10}  {}\n", bytesOf(term.at("bytes")),
@@ -411,9 +413,10 @@ void print(const Json& out) {
     }
   }
   std::cout << "\n# What the servers can learn\n"
-            << wrapped("  " + out.at("servers_learn").get<std::string>() + "\n", kColumns, 2);
+            << wrapped("  " + out.at("servers_learn").get<std::string>() + "\n", kSentenceColumns,
+                       2);
   for (const Json& warning : out.at("warnings")) {
-    std::cout << wrapped("\nWarning: " + warning.get<std::string>() + ".\n", kColumns, 2);
+    std::cout << wrapped("\nWarning: " + warning.get<std::string>() + ".\n", kSentenceColumns, 2);
   }
   std::cout << "\nNothing was started or written (--dry-run)." << std::endl;
 }

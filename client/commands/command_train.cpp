@@ -409,6 +409,7 @@ void removeOldCheckpoints(const std::string& folder, spdlog::logger& log) {
 
 // Logs where the next attempt starts: at the newest checkpoint, or at step 0 if there is none.
 void announceResume(const TrainCommand& command) {
+  if (command.prepared.plan.member) return;  // TrainRun::connect() does, because all decide
   if (command.prepared.commits.empty()) {
     command.log.warn("no checkpoint is available, so the run starts over from step 0");
   } else {

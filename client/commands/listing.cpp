@@ -16,7 +16,7 @@
 namespace cleave {
 namespace {
 
-constexpr std::size_t kColumns = 96;
+constexpr std::size_t kListColumns = 96;
 
 std::vector<ListedItem> models() {
   std::vector<ListedItem> items;
@@ -98,7 +98,7 @@ constexpr ListingRow kListings[] = {
      learningRates},
 };
 
-// Wraps `text` at kColumns columns, at spaces and after commas. All lines except the first are
+// Wraps `text` at kListColumns columns, at spaces and after commas. All lines except the first are
 // indented.
 std::string wrapped(const std::string& text, std::size_t indent) {
   std::string out;
@@ -113,7 +113,7 @@ std::string wrapped(const std::string& text, std::size_t indent) {
     std::size_t end = std::min(text.find_first_of(" ,", begin), text.size());
     if (end < text.size() && text[end] == ',') ++end;
     const std::string word = text.substr(begin, end - begin);
-    if (column > indent && column + (space ? 1 : 0) + word.size() > kColumns) {
+    if (column > indent && column + (space ? 1 : 0) + word.size() > kListColumns) {
       out += '\n';
       out.append(indent, ' ');
       column = indent;

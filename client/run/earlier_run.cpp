@@ -238,10 +238,13 @@ void openEarlierRun(PreparedRun& run, const RunOptions& options) {
     repairConnections(diskFiles(), run.folder);
     run.hello.set_take_over(true);
   }
-  CheckpointStore(diskFiles(), run.folder).removeIncomplete();
+  CheckpointStore store(diskFiles(), run.folder);
+  store.removeIncomplete();
   if (options.fromStart) {
     diskFiles().makeFolder(run.folder + "/checkpoints");
-    return writeCommits(diskFiles(), run.folder, {});
+    writeCommits(diskFiles(), run.folder, {});
+    store.removeAll();  // a cohort would continue from them
+    return;
   }
   run.commits = intactCommits(diskFiles(), run.folder);
   for (const RunCommit& commit : run.commits) {

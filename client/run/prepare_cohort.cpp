@@ -15,10 +15,10 @@ namespace {
 
 // Keys that concern one member alone.
 bool isOwnKey(const std::string& key) {
-  constexpr std::string_view kKeys[] = {
-      "run.name",       "known_as.", "data.",    "model.file", "weights.",      "device",
-      "threads.client", "tls.",      "servers",  "connect.",   "cohort.member", "checkpoint.",
-      "kept_samples.",  "keep.",     "metrics.", "probe."};
+  constexpr std::string_view kKeys[] = {"run.name", "known_as.", "data.",          "model.file",
+                                        "weights.", "device",    "threads.client", "tls.",
+                                        "servers",  "connect.",  "cohort.member",  "kept_samples.",
+                                        "keep.",    "metrics.",  "probe."};
   return std::ranges::any_of(kKeys, [&](std::string_view own) {
     return own.ends_with('.') ? key.starts_with(own) : key == own;
   });

@@ -84,7 +84,6 @@ void ServerLink::accept(OpenConnection open) {
   ok_ = std::move(open.ok);
   wasAccepted();
   hello_.set_token(ok_.token());
-  resumes_ = hello_.committed_size() > 0;
   hello_.clear_committed();
   hello_.clear_weights_sha256();
   hello_.clear_take_over();

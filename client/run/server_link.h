@@ -62,8 +62,8 @@ class ServerLink {
   // Any thread. Instead of start(): ends the connection if there is one, with Bye, within 2 s.
   // Calls `done` on the io thread.
   void leave(std::function<void()> done);
-  // Whether the run continues from a checkpoint.
-  bool resumes() const { return resumes_; }
+  // After connect(): whether the run continues from a checkpoint.
+  bool resumes() const { return ok_.available_size() > 0; }
 
   // `deliver` is called on the io thread or in the codec queue, the others on the io thread.
   struct Callbacks {
@@ -111,7 +111,6 @@ class ServerLink {
   wire::Hello hello_;  // of the latest attempt to connect
   wire::HelloOk ok_;   // the answer to the first Hello
   RunConnections connections_;
-  bool resumes_ = false;
   std::optional<ProgressClock> brokenSince_;  // set by the first break
   unsigned breaks_ = 0;                       // since the last progress
   bool isClosing_ = false;

@@ -108,6 +108,15 @@ void ClientSession::leave() {
 
 namespace {
 
+void sayWhoIsMissing(const Missing& missing) {
+  if (missing.members.empty()) {
+    processLog()->info("all members of the cohort are connected again");
+  } else {
+    processLog()->info("waiting for members of the cohort whose connections have broken: {}",
+                       fmt::join(missing.members, ", "));
+  }
+}
+
 // The flows of a server that also are flows of a neighbouring server.
 FlowMap<bool> innerFlows(const std::vector<RunPlan>& plans, std::size_t server) {
   const int first = plans.front().place.firstCut, last = plans.back().place.lastCut;
@@ -196,6 +205,8 @@ ServerLink::Callbacks ClientSession::callbacksFor(std::size_t server,
       isServerDraining_ = true;
       processLog()->info("the server at {} is shutting down", servers_[server]->address().text());
       device_.notify();
+    } else if (const auto* missing = std::get_if<Missing>(&message)) {
+      if (server == 0) sayWhoIsMissing(*missing);
     } else {
       mailbox->deliver(std::move(message), server);
     }
@@ -322,6 +333,11 @@ void ClientSession::saveCodecs(std::uint64_t since, std::function<void(SavedCode
       if (isLast) saved(std::move(*all));
     });
   }
+}
+
+void ClientSession::reportSaved(const Saved& saved) {
+  asio::post(io_.context(),
+             [link = servers_.front()->sharedTensors(), saved] { link->send(saved); });
 }
 
 void ClientSession::sendSamples(std::uint64_t step, const std::vector<std::uint32_t>& numbers) {

@@ -71,11 +71,15 @@ class ClientSession {
              SavedFunction saved = nullptr, TrafficRecording* traffic = nullptr);
 
   // Continues from a checkpoint after the stage has been restored from it, and waits until the
-  // servers have restored their parts. Requires that the Hellos had `committed`. Throws RunError.
+  // servers have restored their parts. Requires that the servers have a checkpoint. Throws
+  // RunError.
   void resume(const EngineState& state, std::vector<TensorCodecs::SavedState> codecs);
   // Passes the codecs' states after the last step to `saved`, which is called in the codec queue.
   // `since`: see TensorCodecs::save(). Call between batches.
   void saveCodecs(std::uint64_t since, std::function<void(SavedCodecs saved)> saved);
+  // Any thread. Tells the first server of a cohort that this member's part of a checkpoint is
+  // durable, or could not be saved.
+  void reportSaved(const Saved& saved);
   // Whether Ctrl-C was pressed.
   bool isInterrupted() const { return interrupted_; }
   // Whether a server has announced that it is about to shut down.

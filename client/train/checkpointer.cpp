@@ -12,14 +12,16 @@ namespace cleave {
 Checkpointer::Checkpointer(Files& files, const std::string& runFolder,
                            const CheckpointSettings& settings, std::string fingerprint,
                            std::vector<RunCommit> commits, std::vector<Replica> servers,
-                           std::function<void()> syncRecords)
+                           std::function<void()> syncRecords,
+                           std::function<void(const Saved&)> savedHere)
     : settings_(settings),
       servers_(std::move(servers)),
       syncRecords_(std::move(syncRecords)),
+      savedHere_(std::move(savedHere)),
       checkpoints_(CheckpointStore(files, runFolder), std::move(fingerprint)),
       commits_(files, runFolder, std::move(commits), settings.keep) {}
 
-Checkpointer::~Checkpointer() { writer_.join(); }
+Checkpointer::~Checkpointer() { finishWriting(); }
 
 bool Checkpointer::isDue(std::uint64_t step) {
   const std::lock_guard lock(mutex_);
@@ -97,16 +99,20 @@ void Checkpointer::settle(double seconds) {
 // ---- Writer thread ----
 
 void Checkpointer::write(const PartSnapshot& part) {
-  std::string digest;
+  Saved own;
+  own.step = part.state.engine.applied;
   try {
-    digest = checkpoints_.write(part).sha256;
+    own.sha256 = checkpoints_.write(part).sha256;
   } catch (const Error& error) {
-    failed(part.state.engine.applied, error);
+    failed(own.step, error);
+    own.code = error.code();
+    own.sentence = error.what();
   }
   {
     const std::lock_guard lock(mutex_);
-    open_->client = digest;
+    open_->client = own.sha256;
   }
+  if (savedHere_) savedHere_(own);
   finishIfDone();
 }
 

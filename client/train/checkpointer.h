@@ -5,6 +5,9 @@
 //   after step n              add()          copies head and tail; a thread writes them
 //   a server's Saved          saved()
 //   all are durable           the commit is written: from then on the run can continue from n
+//
+// In a cohort, the first member's Step requests the parts of all. The first server waits for all of
+// them before it sends Saved.
 #pragma once
 
 #include <atomic>
@@ -34,11 +37,14 @@ class Checkpointer {
  public:
   // `commits`: the commits that the run already has, newest first. `servers`: the replica that each
   // server is, in model order and those of a body in rank order. `syncRecords` makes all rows
-  // written so far durable; it is called before each commit. `files` is borrowed.
+  // written so far durable; it is called before each commit. `savedHere` is called when the
+  // client's part is durable, or could not be saved; null: nobody waits for it. `files` is
+  // borrowed.
   Checkpointer(Files& files, const std::string& runFolder, const CheckpointSettings& settings,
                std::string fingerprint, std::vector<RunCommit> commits,
-               std::vector<Replica> servers, std::function<void()> syncRecords);
-  // Waits for files that are being written; a checkpoint that is not committed by then is lost.
+               std::vector<Replica> servers, std::function<void()> syncRecords,
+               std::function<void(const Saved&)> savedHere = nullptr);
+  // Calls finishWriting().
   ~Checkpointer();
   Checkpointer(const Checkpointer&) = delete;
   Checkpointer& operator=(const Checkpointer&) = delete;
@@ -64,6 +70,9 @@ class Checkpointer {
   // Waits until no checkpoint is in progress, for at most `seconds`.
   void settle(double seconds);
   std::uint64_t lastCommit() const;  // the step of the last commit; 0: there is none
+  // Waits for files that are being written. A checkpoint that is not committed by then is lost, and
+  // no more functions are called back.
+  void finishWriting() { writer_.join(); }
 
   // ---- io thread ----
 
@@ -96,6 +105,7 @@ class Checkpointer {
   const CheckpointSettings settings_;
   const std::vector<Replica> servers_;
   const std::function<void()> syncRecords_;
+  const std::function<void(const Saved&)> savedHere_;
   PartCheckpoints checkpoints_;
   CommitLog commits_;
   SteadyTime last_ = now();  // start of the last checkpoint

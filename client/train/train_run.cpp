@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cassert>
+#include <functional>
 #include <random>
 #include <utility>
 
@@ -71,6 +72,11 @@ TrainRun::TrainRun(PreparedRun& prepared)
       })),
       session_(*prepared.device) {}
 
+// A file that is being written is reported to the session's server.
+TrainRun::~TrainRun() {
+  if (checkpointer_) checkpointer_->finishWriting();
+}
+
 namespace {
 
 // Rethrows the current exception. A server without enough memory cannot know that only the batches
@@ -117,6 +123,7 @@ void TrainRun::connect() {
   };
   try {
     if (prepared_.plan.spec.initialWeights && !resumes()) prepareWeights();
+    if (prepared_.plan.member && prepared_.isResumed) ownCheckpoints_ = undamagedCheckpoints();
     edgeTokens_ = makeEdgeTokens(prepared_);
     std::vector<ServerRequest> requests;
     for (std::size_t b = 0; b < prepared_.bodies.size(); ++b) requests.push_back(requestFor(b));
@@ -182,6 +189,7 @@ void TrainRun::announceMember(wire::Member& member) const {
   member.set_train_samples(data.train->size());
   member.set_evaluation_samples(data.test->size());
   member.set_share_values(stage_.shareSize());
+  for (const RunCommit& each : ownCheckpoints_) member.add_saved(each.step);
   member.mutable_agreed()->insert(prepared_.agreed.begin(), prepared_.agreed.end());
   std::vector<NamedTensor> weights = weightsOf(stage_.head());
   for (NamedTensor& tensor : weightsOf(stage_.tail())) weights.push_back(std::move(tensor));
@@ -208,6 +216,42 @@ void TrainRun::joinCohort() {
   std::vector<RunPlan*> plans = {&prepared_.plan};
   for (RunPlan& body : prepared_.bodies) plans.push_back(&body);
   joinMembers(prepared_.plan.spec, roster, stage_.shareSize(), plans);
+  // The others may have committed a checkpoint of which this member has saved its part, but was
+  // interrupted before it committed it too.
+  for (const RunCommit& own : ownCheckpoints_) {
+    const bool isKnown =
+        std::ranges::find(prepared_.commits, own.step, &RunCommit::step) != prepared_.commits.end();
+    if (!isKnown && isAvailable(own.step)) prepared_.commits.push_back(own);
+  }
+  std::ranges::sort(prepared_.commits, std::ranges::greater(), &RunCommit::step);
+  if (!prepared_.isResumed) return;
+  if (resumes()) {
+    processLog()->info("the cohort continues from step {}", chooseCommit().step);
+  } else {
+    processLog()->warn(
+        "the cohort has no checkpoint that all members have, so the run starts over "
+        "from step 0");
+  }
+}
+
+// Newest first. Without the digests of the servers' parts, which a commit would have.
+std::vector<RunCommit> TrainRun::undamagedCheckpoints() const {
+  constexpr std::size_t kMax = 8;
+  std::vector<RunCommit> found;
+  const CheckpointStore store(diskFiles(), prepared_.folder);
+  for (const CheckpointInfo& each : store.list()) {
+    if (found.size() == kMax) break;
+    if (!store.find(each.step, each.sha256)) continue;
+    found.push_back({each.step, each.sha256, std::vector<std::string>(prepared_.bodies.size())});
+  }
+  return found;
+}
+
+// Whether all servers have a checkpoint of this step.
+bool TrainRun::isAvailable(std::uint64_t step) const {
+  return allAnswers([&](const wire::HelloOk& ok) {
+    return std::ranges::find(ok.available(), step) != ok.available().end();
+  });
 }
 
 // Asks for direct links to the servers of the neighbouring bodies.
@@ -265,24 +309,26 @@ void TrainRun::start(DecideFunction decide, const Options& options) {
     files_->writeEvents(events);
   }
   const bool makesCheckpoints = options.checkpoints && settings().checkpoint.enabled();
-  if (makesCheckpoints && prepared_.plan.member) {
-    processLog()->warn("a cohort makes no checkpoints yet, so its run starts over after a crash");
-  } else if (makesCheckpoints && !mayMakeCheckpoints()) {
+  if (makesCheckpoints && !mayMakeCheckpoints()) {
     processLog()->warn(
         "the server does not allow checkpoints (checkpoints.allowed), so the run starts over after "
         "a crash");
   }
   ClientSession::SavedFunction saved;
-  if (makesCheckpoints && mayMakeCheckpoints() && !prepared_.plan.member) {
+  if (makesCheckpoints && mayMakeCheckpoints()) {
     std::vector<RunCommit> commits = prepared_.commits;
     if (resumes()) {
       const std::uint64_t step = chooseCommit().step;
       std::erase_if(commits, [&](const RunCommit& commit) { return commit.step > step; });
     }
+    std::function<void(const Saved&)> savedHere;
+    if (prepared_.plan.member) {
+      savedHere = [this](const Saved& own) { session_.reportSaved(own); };
+    }
     checkpointer_ = std::make_unique<Checkpointer>(
         diskFiles(), prepared_.folder, prepared_.settings.checkpoint,
         fingerprintOf(prepared_.threads, prepared_.device->description()), std::move(commits),
-        prepared_.replicas(), [this] { recorder_.sync(); });
+        prepared_.replicas(), [this] { recorder_.sync(); }, std::move(savedHere));
     saved = [checkpointer = checkpointer_.get()](std::size_t body, const Saved& each) {
       checkpointer->saved(body, each);
     };
@@ -314,11 +360,7 @@ void TrainRun::loadWeights() {
 const RunCommit& TrainRun::chooseCommit() const {
   std::string steps;
   for (const RunCommit& commit : prepared_.commits) {
-    const bool isEverywhere = allAnswers([&](const wire::HelloOk& ok) {
-      const auto& available = ok.available();
-      return std::find(available.begin(), available.end(), commit.step) != available.end();
-    });
-    if (isEverywhere) return commit;
+    if (isAvailable(commit.step)) return commit;
     steps += (steps.empty() ? "" : ", ") + std::to_string(commit.step);
   }
   throw RunError(

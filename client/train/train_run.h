@@ -32,6 +32,7 @@ class TrainRun {
  public:
   // Builds head and tail. `prepared` is borrowed.
   explicit TrainRun(PreparedRun& prepared);
+  ~TrainRun();
 
   // Loads the initial weights of head and tail if the configuration has any. Then connects to the
   // servers and sends Hello, and retries for connect.retry_seconds. On failure, calls
@@ -107,14 +108,17 @@ class TrainRun {
   void announceMember(wire::Member& member) const;
   void joinCohort();
   bool allAnswers(const std::function<bool(const wire::HelloOk& ok)>& holds) const;
+  std::vector<RunCommit> undamagedCheckpoints() const;
+  bool isAvailable(std::uint64_t step) const;
   const RunCommit& chooseCommit() const;
   void continueAt(std::uint64_t step);
   void checkExact(const CheckpointInfo& own) const;
 
   PreparedRun& prepared_;
   ClientStage stage_;
-  std::vector<std::string> edgeTokens_;   // of the edge after each body but the last
-  std::vector<SharedBytes> bodyWeights_;  // by server, until they are sent; may be empty
+  std::vector<std::string> edgeTokens_;    // of the edge after each body but the last
+  std::vector<SharedBytes> bodyWeights_;   // by server, until they are sent; may be empty
+  std::vector<RunCommit> ownCheckpoints_;  // in a cohort, what this member has announced
   ResumeCounts resumeCounts_;
   Recorder recorder_;
   std::unique_ptr<Checkpointer> checkpointer_;  // used by the session's callbacks

@@ -58,16 +58,7 @@ StepDecision Trainer::decide(const std::vector<BodyDone>& bodies) {
   // The next step may be decided before this one is recorded.
   norms_.push_back(decider_.norm());
   if (Checkpointer* const checkpointer = run_.checkpointer()) {
-    const bool isCopied = checkpointStep_ <= result_.steps;  // the last checkpoint's state
-    if (mayBeLast(step)) {
-      if (isCopied) checkpointer->settle(kCheckpointSeconds);  // there is one at a time
-      checkpointer->request();
-    }
-    if (isAskedToLeave() || precedesLongEvaluation(step)) checkpointer->request();
-    // With steps that overlap, a checkpoint shortly before the last step would leave no time for
-    // that of the last step.
-    const bool leavesTime = !overlapsLast(step) || mayBeLast(step);
-    decision.checkpoint = (leavesTime || isAskedToLeave()) && checkpointer->isDue(step);
+    decision.checkpoint = makesCheckpoint(step, *checkpointer);
     if (decision.checkpoint) {
       checkpointer->begin(step);
       checkpointStep_ = step;
@@ -246,6 +237,28 @@ void Trainer::finishStep(std::uint64_t epoch) {
 }
 
 // ---- Checkpoints ----
+
+// In a cohort, the first member decides, so that all save the same step.
+bool Trainer::makesCheckpoint(std::uint64_t step, Checkpointer& checkpointer) const {
+  const bool isCopied = checkpointStep_ <= result_.steps;  // the last checkpoint's state
+  const auto settle = [&] {                                // there is one at a time
+    if (isCopied) checkpointer.settle(kCheckpointSeconds);
+  };
+  if (run_.prepared().plan.member.value_or(0) > 0) {
+    if (!session_.engine().isCheckpointOrdered()) return false;
+    settle();
+    return true;
+  }
+  if (mayBeLast(step)) {
+    settle();
+    checkpointer.request();
+  }
+  if (isAskedToLeave() || precedesLongEvaluation(step)) checkpointer.request();
+  // With steps that overlap, a checkpoint shortly before the last step would leave no time for that
+  // of the last step.
+  const bool leavesTime = !overlapsLast(step) || mayBeLast(step);
+  return (leavesTime || isAskedToLeave()) && checkpointer.isDue(step);
+}
 
 // Whether the run must end: after Ctrl-C, or if the server is about to shut down.
 bool Trainer::isAskedToLeave() const {

@@ -111,6 +111,7 @@ class Trainer {
   bool shouldStop(std::uint64_t epoch);
   void refuseUncounted() const;
   bool evaluationIsDue(std::uint64_t epoch) const;
+  bool makesCheckpoint(std::uint64_t step, Checkpointer& checkpointer) const;
   bool isAskedToLeave() const;
   bool precedesLongEvaluation(std::uint64_t step) const;
   bool mayBeLast(std::uint64_t step) const;

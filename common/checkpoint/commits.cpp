@@ -34,7 +34,9 @@ std::vector<RunCommit> parsed(const std::string& text, const std::string& path) 
       RunCommit commit;
       commit.step = entry.at("step");
       commit.client = digestOf(entry.at("client"));
-      for (const auto& server : entry.at("servers")) commit.servers.push_back(digestOf(server));
+      for (const auto& server : entry.at("servers")) {
+        commit.servers.push_back(server == "" ? std::string() : digestOf(server));
+      }
       if (!commit.servers.empty()) commits.push_back(std::move(commit));
     }
   } catch (const nlohmann::json::exception& error) {

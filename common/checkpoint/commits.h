@@ -16,8 +16,10 @@ namespace cleave {
 
 struct RunCommit {
   std::uint64_t step = 0;
-  std::string client;                // identifies the client's state (CheckpointInfo::sha256)
-  std::vector<std::string> servers;  // Saved::sha256 of each server, in the order of the bodies
+  std::string client;  // identifies the client's state (CheckpointInfo::sha256)
+  // Saved::sha256 of each server, in the order of the bodies; "": another member of the cohort has
+  // committed the checkpoint, and knows it.
+  std::vector<std::string> servers;
 };
 
 // Returns the commits, newest first; empty if the list does not exist. Throws RunError

@@ -283,6 +283,8 @@ bool Coordinator::isEvaluated() const {
   return !open().empty() && open().front().at.phase == Phase::eval && stage_.isDone();
 }
 
+bool Coordinator::isCheckpointOrdered() const { return obeyed_ && obeyed_->checkpoint; }
+
 // Takes the decision that has arrived. All members have the same gradients and reports, so theirs
 // differ only in what the deciding member alone knows: when a checkpoint is due.
 void Coordinator::obey() {

@@ -84,6 +84,8 @@ class Coordinator : public Engine {
   const std::optional<Blob>& blob(std::size_t body = 0) const { return peers_[body].blob; }
   // Whether a step is decided but not yet applied here.
   bool updatePending() const { return state_ == State::decided || state_ == State::updating; }
+  // Within the action Decide: whether the Step that this member obeys asks for a checkpoint.
+  bool isCheckpointOrdered() const;
   // The last step that every body has confirmed.
   std::uint64_t appliedByPeers() const { return bodies_.appliedByAll(); }
   // The body's report on the step that was decided last, or is being decided.

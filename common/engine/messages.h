@@ -99,6 +99,12 @@ struct Drain {
   double seconds = 0;  // until the server exits
 };
 
+// The members of a cohort whose connections have broken, so that the others wait for them; none:
+// all are connected again.
+struct Missing {
+  std::vector<std::string> members;
+};
+
 // The answer to a Fetch (a safetensors file or a trace's bytes), or the initial weights.
 struct Blob {
   Flow flow = kWeightsBody;
@@ -106,8 +112,8 @@ struct Blob {
   std::shared_ptr<const void> owner;
 };
 
-using Message =
-    std::variant<TensorMessage, BodyDone, StepDecision, StepOk, Fetch, Blob, Resume, Saved, Drain>;
+using Message = std::variant<TensorMessage, BodyDone, StepDecision, StepOk, Fetch, Blob, Resume,
+                             Saved, Drain, Missing>;
 
 // Receives an engine's outgoing messages. Called on the engine's thread; must not call back into
 // the engine.

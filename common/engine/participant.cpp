@@ -40,7 +40,7 @@ void Participant::dispatch(std::size_t peer, Message&& message) {
     return blob->flow == kPartsClient ? receivePart(peer, std::move(*blob))
                                       : receiveWeights(std::move(*blob));
   }
-  if (const auto* resume = std::get_if<Resume>(&message)) return receiveResume(*resume);
+  if (const auto* resume = std::get_if<Resume>(&message)) return receiveResume(peer, *resume);
   if (!weightsInPlace()) {
     refuse("unexpected-message", "another message arrived before the weights were in place");
   }
@@ -198,12 +198,19 @@ void Participant::receiveWeights(Blob&& blob) {
   weights_ = Weights::arrived;
 }
 
-void Participant::receiveResume(const Resume& resume) {
-  if (weights_ != Weights::expected || !options_.resumes) {
-    refuse("unexpected-message", "Resume arrived, but the run does not continue from a checkpoint");
+// Waits for the Resumes of all members: each must have asked before it is told that the body is
+// there.
+void Participant::receiveResume(std::size_t from, const Resume& resume) {
+  if (weights_ != Weights::expected || !options_.resumes || !resumed_.insert(from).second) {
+    refuse("unexpected-message",
+           "Resume arrived twice, or the run does not continue from a checkpoint");
+  }
+  if (const auto* other = std::get_if<Resume>(&source_); other && other->step != resume.step) {
+    refuse("members-differ", "one member continues from step " + std::to_string(resume.step) +
+                                 ", another one from step " + std::to_string(other->step));
   }
   source_ = resume;
-  weights_ = Weights::arrived;
+  if (resumed_.size() == links_.size()) weights_ = Weights::arrived;
 }
 
 // ---- Actions ----

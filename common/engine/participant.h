@@ -41,6 +41,7 @@
 #include <deque>
 #include <memory>
 #include <optional>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -77,7 +78,7 @@ class Participant : public Engine {
   void receiveFetch(std::size_t from, const Fetch& fetch);
   void receiveWeights(Blob&& blob);
   void receivePart(std::size_t from, Blob&& part);
-  void receiveResume(const Resume& resume);
+  void receiveResume(std::size_t from, const Resume& resume);
   bool isUpdatePending() const { return state_ >= State::decided; }
   void endOldest();
 
@@ -109,7 +110,8 @@ class Participant : public Engine {
   std::vector<std::optional<Blob>> parts_;  // by member, of the sum that is made next
   Weights weights_;
   Input source_;  // the Blob or Resume that has arrived and is not yet imported or restored
-  bool isExporting_ = false;  // the answer to the first of them is being made
+  std::set<std::size_t> resumed_;  // the links on which a Resume has arrived
+  bool isExporting_ = false;       // the answer to the first of them is being made
   // The Fetches that are not answered, oldest first, and the sender of each. One per link.
   std::deque<std::pair<std::size_t, Fetch>> fetches_;
 };

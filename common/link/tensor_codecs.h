@@ -115,6 +115,8 @@ class TensorCodecs {
     std::uint32_t i = 0;  // 0 for a cache of samples
     HeldBytes bytes;
     bool isSamples = false;  // rows of a cache of samples
+    // On a server of a cohort, the member whose link has the codec; save() and restore() ignore it.
+    std::uint32_t member = 0;
   };
   // Returns all states; of the caches of samples, the rows that have changed after step `since` (0:
   // all rows). Call after commit(), before a tensor of the next step is encoded or decoded. Throws

@@ -125,6 +125,8 @@ void TensorLink::send(Message message) {
     slot_->sendControl(FrameKind::saved, toWire(*saved));
   } else if (const auto* drain = std::get_if<Drain>(&message)) {
     slot_->sendControl(FrameKind::drain, toWire(*drain));
+  } else if (const auto* missing = std::get_if<Missing>(&message)) {
+    slot_->sendControl(FrameKind::roster, toWire(*missing));
   }
 }
 
@@ -220,10 +222,13 @@ void TensorLink::receivedControl(FrameKind kind, std::span<const std::byte> meta
       if (atServer) return deliver_(resumeFromWire(metadata));
       break;
     case FrameKind::saved:
-      if (!atServer) return deliver_(savedFromWire(metadata));
+      if (!atServer || isCohort_) return deliver_(savedFromWire(metadata));
       break;
     case FrameKind::drain:
       if (!atServer) return deliver_(drainFromWire(metadata));
+      break;
+    case FrameKind::roster:
+      if (!atServer && isCohort_) return deliver_(missingFromWire(metadata));
       break;
     default:
       break;

@@ -264,6 +264,19 @@ Saved savedFromWire(std::span<const std::byte> metadata) {
   return saved;
 }
 
+std::string toWire(const Missing& missing) {
+  wire::Roster proto;
+  for (const std::string& name : missing.members) proto.add_missing(name);
+  return proto.SerializeAsString();
+}
+
+Missing missingFromWire(std::span<const std::byte> metadata) {
+  const auto proto = parseMetadata<wire::Roster>(FrameKind::roster, metadata);
+  Missing missing;
+  for (const std::string& name : proto.missing()) missing.members.push_back(printable(name));
+  return missing;
+}
+
 std::string toWire(const Drain& drain) {
   wire::Drain proto;
   proto.set_seconds(drain.seconds);

@@ -46,6 +46,8 @@ std::string toWire(const Resume& resume);
 Resume resumeFromWire(std::span<const std::byte> metadata);
 std::string toWire(const Saved& saved);
 Saved savedFromWire(std::span<const std::byte> metadata);
+std::string toWire(const Missing& missing);
+Missing missingFromWire(std::span<const std::byte> metadata);
 std::string toWire(const Drain& drain);
 Drain drainFromWire(std::span<const std::byte> metadata);
 

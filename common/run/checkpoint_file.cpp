@@ -22,25 +22,35 @@ SafetensorsEntry bytesEntry(std::string name, std::span<const std::byte> bytes) 
   return {std::move(name), "U8", {static_cast<std::int64_t>(bytes.size())}, bytes};
 }
 
-// "codec:activation/1:3".
-std::string nameOf(const Flow& flow, std::uint32_t i) {
-  return fmt::format("{}{}:{}", kCodecPrefix, flowName(flow), i);
+// "codec:activation/1:3", or "codec:activation/1:3@2" of the third member of a cohort.
+std::string nameOf(const TensorCodecs::SavedState& state) {
+  return fmt::format("{}{}:{}{}", kCodecPrefix, flowName(state.flow), state.i,
+                     state.member == 0 ? "" : fmt::format("@{}", state.member));
 }
 
-// The flow and number in the name of a codec's state.
-std::pair<Flow, std::uint32_t> stateNamed(const SafetensorsEntry& entry) {
-  const std::string_view rest = std::string_view(entry.name).substr(kCodecPrefix.size());
-  const std::size_t colon = rest.rfind(':');
-  const auto flow = flowFromName(rest.substr(0, colon));
-  std::uint32_t i = 0;
-  if (colon != std::string_view::npos) {
-    std::from_chars(rest.data() + colon + 1, rest.data() + rest.size(), i);
-  }
+// Removes the part of `text` after the last `mark`, and returns it as a number; 0 if there is none.
+std::uint32_t takeNumberAfter(char mark, std::string_view& text) {
+  const std::size_t at = text.rfind(mark);
+  if (at == std::string_view::npos) return 0;
+  std::uint32_t number = 0;
+  std::from_chars(text.data() + at + 1, text.data() + text.size(), number);
+  text = text.substr(0, at);
+  return number;
+}
+
+// The codec's state that the entry has, without its bytes.
+TensorCodecs::SavedState stateNamed(const SafetensorsEntry& entry) {
+  TensorCodecs::SavedState state;
+  std::string_view rest = std::string_view(entry.name).substr(kCodecPrefix.size());
+  state.member = takeNumberAfter('@', rest);
+  state.i = takeNumberAfter(':', rest);
+  const auto flow = flowFromName(rest);
+  state.flow = flow.value_or(Flow{});
   // Another name of the same state, such as "codec:activation/1:03", could give it twice.
-  if (!flow || entry.name != nameOf(*flow, i)) {
+  if (!flow || entry.name != nameOf(state)) {
     throw badCheckpoint("it has a tensor '" + inAscii(entry.name) + "'");
   }
-  return {*flow, i};
+  return state;
 }
 
 void readState(const SafetensorsEntry& entry, PartState& state) {
@@ -68,7 +78,7 @@ std::vector<std::byte> checkpointFile(const PartState& state, const std::vector<
   std::vector<SafetensorsEntry> entries = readSafetensors(stage, "stage");
   for (const TensorCodecs::SavedState& codec : state.codecs) {
     if (codec.isSamples) continue;
-    entries.push_back(bytesEntry(nameOf(codec.flow, codec.i), codec.bytes.span()));
+    entries.push_back(bytesEntry(nameOf(codec), codec.bytes.span()));
   }
   entries.push_back(bytesEntry(kStateName, std::as_bytes(std::span(text.data(), text.size()))));
   return writeSafetensors(entries);
@@ -79,7 +89,7 @@ std::vector<HeldBytes> samplesFile(const PartState& state) {
   std::vector<HeldBytes> pieces = {{}};
   for (const TensorCodecs::SavedState& codec : state.codecs) {
     if (!codec.isSamples) continue;
-    entries.push_back(bytesEntry(nameOf(codec.flow, codec.i), codec.bytes.span()));
+    entries.push_back(bytesEntry(nameOf(codec), codec.bytes.span()));
     pieces.push_back(codec.bytes);
   }
   if (entries.empty()) return {};
@@ -94,8 +104,10 @@ std::vector<TensorCodecs::SavedState> readSamples(const HeldBytes& file, const s
       if (!entry.name.starts_with(kCodecPrefix)) {
         throw badCheckpoint(name + " has a tensor '" + inAscii(entry.name) + "'");
       }
-      const auto [flow, i] = stateNamed(entry);
-      samples.push_back({flow, i, file.part(entry.bytes), true});
+      TensorCodecs::SavedState state = stateNamed(entry);
+      state.bytes = file.part(entry.bytes);
+      state.isSamples = true;
+      samples.push_back(std::move(state));
     }
   } catch (const UsageError& error) {
     throw badCheckpoint(error.what());
@@ -114,8 +126,9 @@ CheckpointContent readCheckpoint(std::string_view file, const std::string& spec,
         readState(entry, content);
         hasState = true;
       } else if (entry.name.starts_with(kCodecPrefix)) {
-        const auto [flow, i] = stateNamed(entry);
-        content.codecs.push_back({flow, i, std::vector(entry.bytes.begin(), entry.bytes.end())});
+        TensorCodecs::SavedState state = stateNamed(entry);
+        state.bytes = std::vector(entry.bytes.begin(), entry.bytes.end());
+        content.codecs.push_back(std::move(state));
       } else {
         content.stage.push_back(std::move(entry));
       }

@@ -2,7 +2,8 @@
 // or a body) carries from step to step. Needs no Torch.
 //
 //   NAME                 parameters, buffers and optimizer state, from BodyStage::save()
-//   codec:FLOW:I         the bytes of a flow's codec state, except samples of its samples
+//   codec:FLOW:I         the bytes of a flow's codec state, except samples of its samples;
+//                        codec:FLOW:I@K of the link to member K > 0 of a cohort
 //   run:state            JSON: steps applied, batches evaluated, digest of the run spec, notes
 //
 // Samples of samples are in files of their own, so that a checkpoint contains only those that have

@@ -74,20 +74,24 @@ void BodyCheckpoints::saveCodecs(std::uint64_t since,
   for (TensorLink* const edge : edges_) {
     edge->saveCodecs(since, [codecs](SavedCodecs ofEdge) { codecs->add(std::move(ofEdge)); });
   }
-  client_->saveCodecs(since, [codecs, saved = std::move(saved)](SavedCodecs ofClient) {
-    codecs->add(std::move(ofClient));
-    saved(std::move(*codecs));
-  });
+  for (std::uint32_t member = 0; member < clients_.size(); ++member) {
+    const bool isLast = member + 1 == clients_.size();
+    clients_[member]->saveCodecs(since, [codecs, member, isLast, saved](SavedCodecs ofClient) {
+      for (TensorCodecs::SavedState& state : ofClient.states) state.member = member;
+      codecs->add(std::move(ofClient));
+      if (isLast) saved(std::move(*codecs));
+    });
+  }
 }
 
 std::function<void(const Saved&)> BodyCheckpoints::reply() {
-  return [io = io_, client = client_, runLog = stored_.log, faults = faults_](const Saved& saved) {
+  return [io = io_, report = saved_, runLog = stored_.log, faults = faults_](const Saved& saved) {
     if (runLog && !saved.code.empty() && faults->isNew(saved.code)) {
       runLog->warn("no checkpoint of step {}: {}", saved.step, saved.sentence);
     } else if (runLog && saved.code.empty() && faults->recovered()) {
       runLog->info("checkpoints are made again: the last one is of step {}", saved.step);
     }
-    boost::asio::post(io, [client, saved] { client->send(saved); });
+    boost::asio::post(io, [report, saved] { report(saved); });
   };
 }
 
@@ -115,14 +119,18 @@ EngineState BodyCheckpoints::restore(const Resume& resume, Body& body, const Lin
 }
 
 void BodyCheckpoints::restoreCodecs(std::vector<TensorCodecs::SavedState> states) const {
-  for (TensorLink* const edge : edges_) {
-    const auto isOwn = [&](const auto& state) { return edge->carries(state.flow); };
+  const auto restore = [&](TensorLink& link, const auto& isOwn) {
     const auto own = std::stable_partition(states.begin(), states.end(), std::not_fn(isOwn));
-    edge->restoreCodecs(std::vector<TensorCodecs::SavedState>(
+    link.restoreCodecs(std::vector<TensorCodecs::SavedState>(
         std::make_move_iterator(own), std::make_move_iterator(states.end())));
     states.erase(own, states.end());
+  };
+  for (TensorLink* const edge : edges_) {
+    restore(*edge, [&](const auto& state) { return edge->carries(state.flow); });
   }
-  client_->restoreCodecs(std::move(states));
+  for (std::size_t member = 0; member < clients_.size(); ++member) {
+    restore(*clients_[member], [&](const auto& state) { return state.member == member; });
+  }
 }
 
 }  // namespace cleave

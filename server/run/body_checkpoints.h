@@ -22,16 +22,18 @@ namespace cleave {
 // Device thread, unless stated otherwise.
 class BodyCheckpoints {
  public:
-  // `stored` and `record` are borrowed. `edges`: the links of the run except the one to its client,
-  // to which `client` reports each checkpoint. `hasReplicas`: the client compares their weights.
+  // `stored` and `record` are borrowed. `clients`: the links to all clients; `edges`: the run's
+  // other links. `hasReplicas`: the client compares their weights. `saved` is called on the io
+  // thread.
   BodyCheckpoints(const StoredRun& stored, RunRecord& record, std::vector<TensorLink*> edges,
-                  std::shared_ptr<TensorLink> client, bool hasReplicas,
-                  boost::asio::any_io_executor io)
+                  std::vector<std::shared_ptr<TensorLink>> clients, bool hasReplicas,
+                  std::function<void(const Saved&)> saved, boost::asio::any_io_executor io)
       : stored_(stored),
         record_(record),
         edges_(std::move(edges)),
-        client_(std::move(client)),
+        clients_(std::move(clients)),
         hasReplicas_(hasReplicas),
+        saved_(std::move(saved)),
         io_(std::move(io)) {}
 
   // Copies the body's state after the update of this step. Throws ProtocolError
@@ -58,8 +60,9 @@ class BodyCheckpoints {
   const StoredRun& stored_;
   RunRecord& record_;
   const std::vector<TensorLink*> edges_;
-  const std::shared_ptr<TensorLink> client_;
+  const std::vector<std::shared_ptr<TensorLink>> clients_;
   const bool hasReplicas_;
+  const std::function<void(const Saved&)> saved_;
   const boost::asio::any_io_executor io_;
   std::shared_ptr<RunCheckpoints::Snapshot> taken_;  // not saved yet
   std::weak_ptr<Taken> saving_;                      // the last one, until it is saved

@@ -3,6 +3,8 @@
 #include <spdlog/fmt/fmt.h>
 
 #include <algorithm>
+#include <functional>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "common/core/printable.h"
@@ -54,6 +56,37 @@ std::uint32_t memberNumber(const RunRequest& request) {
         .about("cohort.member");
   }
   return static_cast<std::uint32_t>(found - cohort.members.begin());
+}
+
+std::vector<wire::Commit> commonCommits(const std::vector<std::unique_ptr<Seat>>& members) {
+  std::map<std::uint64_t, wire::Commit, std::greater<>> commits;
+  for (const auto& seat : members) {
+    for (const wire::Commit& each : seat->request().hello.committed()) {
+      // A member that continued from a checkpoint which others had committed lacks the digest.
+      if (!each.sha256().empty()) commits.try_emplace(each.step(), each);
+    }
+  }
+  if (commits.empty()) return {};
+  const std::uint64_t newest = commits.begin()->first;
+  std::string lacking;
+  for (const auto& seat : members) {
+    const wire::Member& member = seat->request().hello.member();
+    const auto lacks = [&](const auto& commit) {
+      return std::ranges::find(member.saved(), commit.first) == member.saved().end();
+    };
+    if (std::erase_if(commits, lacks) > 0 && lacking.empty()) lacking = printable(member.name());
+  }
+  if (commits.empty()) {
+    throw UsageError(
+        "other-member",
+        fmt::format("the cohort continues from step {}, but {} has no checkpoint of a step that "
+                    "all members have",
+                    newest, lacking),
+        "continue the run of each member with --resume, or start a new run at all members");
+  }
+  std::vector<wire::Commit> common;
+  for (auto& [step, commit] : commits) common.push_back(std::move(commit));
+  return common;
 }
 
 void checkSameRun(const RunRequest& first, const RunRequest& other) {

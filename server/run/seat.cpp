@@ -60,6 +60,7 @@ asio::awaitable<void> Seat::storeConnection(const wire::Hello& hello) {
 
 void Seat::attach(const RunRequest& request, std::shared_ptr<Connection> connection) {
   assert(link_ && token_ != 0);
+  const bool wasParked = parked_.has_value();
   parked_.reset();
   if (const auto before = link_->connection()) {
     // Closes the old connection immediately: its socket must not write into a tensor that the new
@@ -71,6 +72,7 @@ void Seat::attach(const RunRequest& request, std::shared_ptr<Connection> connect
   session_ = request.session;
   run_.connected(*this);
   link_->attach(std::move(connection), arrivedFromWire(request.hello.arrived()));
+  if (wasParked) run_.tellWhoIsMissing(*this);
 }
 
 asio::awaitable<std::string> Seat::serve() {
@@ -98,6 +100,7 @@ void Seat::park() {
                                              "(limits.park_seconds in the server's configuration)",
                                              seconds))));
   });
+  run_.tellWhoIsMissing(*this);
 }
 
 void Seat::end(std::exception_ptr error) {
@@ -115,7 +118,7 @@ SessionStatus Seat::status() const {
     status.kind = "parked";
     status.seconds = secondsSince(parked_->since);
   }
-  run_.describe(status);
+  run_.describe(*this, status);
   return status;
 }
 

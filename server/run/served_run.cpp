@@ -17,6 +17,7 @@
 #include "common/cohort/member_part.h"
 #include "common/core/failpoint.h"
 #include "common/core/log.h"
+#include "common/core/printable.h"
 #include "common/device/torch_errors.h"
 #include "common/files/sha256.h"
 #include "common/link/edge.h"
@@ -130,6 +131,7 @@ void ServedRun::joinMembers() {
     roster.train.push_back(member.train_samples());
     roster.evaluation.push_back(member.evaluation_samples());
   }
+  commits_ = commonCommits(seats_);
   RunPlan* plan = &plan_;
   cleave::joinMembers(plan_.spec, std::move(roster), hello().member().share_values(),
                       std::span(&plan, 1));
@@ -142,12 +144,14 @@ bool ServedRun::leave(Seat& seat, const std::string& reason) {
   }
   if (std::ranges::find(left_, &seat) != left_.end()) return false;
   left_.push_back(&seat);
+  const bool isLast = left_.size() == seats_.size();  // endSeats() may make others leave
   if (!reason.empty() && seats_.size() > 1) {
     const std::string& name = plan_.spec.cohort.members[seat.number()];
-    endSeats(RunError("member-left", fmt::format("{} has left the cohort: {}", name, reason),
+    endSeats(RunError(ErrorKind::attempt, "member-left",
+                      fmt::format("{} has left the cohort: {}", name, reason),
                       "start the run again when all members can take part"));
   }
-  return left_.size() == seats_.size();
+  return isLast;
 }
 
 // Ends the seats that nobody has left.
@@ -163,6 +167,7 @@ void ServedRun::endSeats(const Error& error) {
 asio::awaitable<void> ServedRun::open() {
   assert(isComplete());
   try {
+    commits_ = {hello().committed().begin(), hello().committed().end()};
     if (plan_.spec.cohort.exists()) joinMembers();
     co_await openAll();
   } catch (...) {
@@ -182,8 +187,9 @@ asio::awaitable<void> ServedRun::openAll() {
   }
   if (resources_.stages != nullptr) stageMemory_.emplace(plan_);
   openLinks();
-  checkpoints_.emplace(stored_, *record_, edges_.links(), owner().link(), plan_.spec.replicas > 1,
-                       resources_.io);
+  const auto saved = [replies = saved_](const Saved& each) { replies->savedHere(each); };
+  checkpoints_.emplace(stored_, *record_, edges_.links(), clientLinks(), plan_.spec.replicas > 1,
+                       saved, resources_.io);
   worker_ = makeWorker();
   // Builds the model as the worker's first action, so that the Hello is answered without waiting
   // for the device, and the build time is charged to the session.
@@ -198,7 +204,7 @@ asio::awaitable<void> ServedRun::openRecords() {
   if (!isTrial_) {
     const std::string spec = digestOf(request.spec);
     stored_ = co_await resources_.store.open(
-        request.identity, request.hello, spec, request.session, threads_.threads,
+        request.identity, request.hello, commits_, spec, request.session, threads_.threads,
         namesWeights() ? maxWeightsBytes(plan_) : 0, samplesDiskBytes(plan_));
     owner().stored(stored_.connection);
     const std::string& unconfined = resources_.settings.unconfined;
@@ -218,9 +224,20 @@ void ServedRun::openLinks() {
   options.account = account_ = std::make_shared<MemoryAccount>(transitBytes(plan_) * seats_.size());
   options.codecQueue = codecQueue_ = resources_.codecs.open();
   trace_ = options.trace;
+  parts_ = std::make_shared<std::vector<std::atomic<std::uint64_t>>>(seats_.size());
+  saved_ = std::make_shared<SavedByAll>(
+      engineOptions(plan_).sumsMembers ? plan_.spec.cohort.members : std::vector<std::string>());
   const auto deliverFrom = [this](std::size_t peer) {
-    return [mailbox = mailbox_, replicas = replicas_, peer](Message message) {
+    return [mailbox = mailbox_, replicas = replicas_, saved = saved_, parts = parts_,
+            peer](Message message) {
+      const auto* blob = std::get_if<Blob>(&message);
+      if (blob != nullptr && blob->flow == kPartsClient) ++(*parts)[peer];
       if (replicas && std::holds_alternative<TensorMessage>(message)) replicas->join();
+      if (const auto* part = std::get_if<Saved>(&message)) {
+        return saved->savedByMember(peer, *part);
+      }
+      const auto* decision = std::get_if<StepDecision>(&message);
+      if (decision != nullptr && peer == 0) saved->decided(*decision);
       mailbox->deliver(std::move(message), peer);
     };
   };
@@ -234,6 +251,7 @@ void ServedRun::openLinks() {
     seat->open(std::make_shared<TensorLink>(
         options, pool, resources_.io,
         TensorLink::Callbacks{deliverFrom(seat->number()), record, seat->failed()}));
+    saved_->addClient(seat->link());
   }
 }
 
@@ -244,10 +262,16 @@ void ServedRun::edgeFailed(const RunError& error) {
                error.hint())));
 }
 
+std::vector<std::shared_ptr<TensorLink>> ServedRun::clientLinks() const {
+  std::vector<std::shared_ptr<TensorLink>> links;
+  for (const auto& seat : seats_) links.push_back(seat->link());
+  return links;
+}
+
 std::vector<TensorLink*> ServedRun::links() const {
   if (!isOpen()) return {};
   std::vector<TensorLink*> links = edges_.links();
-  for (const auto& seat : seats_) links.push_back(seat->link().get());
+  for (const auto& link : clientLinks()) links.push_back(link.get());
   return links;
 }
 
@@ -321,9 +345,7 @@ ReduceFunction ServedRun::reduceFunction() {
 }
 
 std::function<void(std::exception_ptr)> ServedRun::failFunction() const {
-  std::vector<std::shared_ptr<TensorLink>> clients;
-  for (const auto& seat : seats_) clients.push_back(seat->link());
-  return [clients = std::move(clients), hasFailed = hasFailed_](const std::exception_ptr& error) {
+  return [clients = clientLinks(), hasFailed = hasFailed_](const std::exception_ptr& error) {
     hasFailed->open();
     for (const auto& link : clients) link->fail(error);
   };
@@ -361,6 +383,18 @@ void ServedRun::connected(const Seat& seat) {
   stored_.files->reconnected(seat.session(), seat.lastConnection().generation, &seat == &owner());
 }
 
+void ServedRun::tellWhoIsMissing(const Seat& changed) const {
+  if (seats_.size() < 2) return;
+  Missing missing;
+  for (const auto& seat : seats_) {
+    if (seat->isParked()) missing.members.push_back(plan_.spec.cohort.members[seat->number()]);
+  }
+  for (const auto& seat : seats_) {
+    if (seat.get() == &changed || !seat->link()->connection()) continue;
+    seat->link()->send(missing);
+  }
+}
+
 wire::HelloOk ServedRun::helloOk(const Seat& seat) const {
   wire::HelloOk ok = helloOkOf(seat.session());
   ok.set_threads(static_cast<std::uint32_t>(threads_.threads));
@@ -379,6 +413,7 @@ wire::HelloOk ServedRun::helloOk(const Seat& seat) const {
     wire::Member& member = *ok.add_members();
     member = each->request().hello.member();
     member.clear_agreed();
+    member.clear_saved();
   }
   for (const std::uint64_t step : stored_.available) ok.add_available(step);
   ok.set_recorded_step(stored_.recordedStep);
@@ -450,7 +485,28 @@ bool ServedRun::hasWork() const {
   return isLoading || std::ranges::any_of(links(), &TensorLink::hasCodecWork);
 }
 
-void ServedRun::describe(SessionStatus& status) const {
+// The members that are not connected, or whose part of the next sum is missing while another
+// member's is there.
+std::vector<std::string> ServedRun::waitsFor() const {
+  if (!isOpen()) return missing();
+  std::uint64_t most = 0;
+  for (const auto& parts : *parts_) most = std::max<std::uint64_t>(most, parts);
+  std::vector<std::string> names;
+  for (std::size_t s = 0; s < seats_.size(); ++s) {
+    if (seats_[s]->isParked() || (*parts_)[s] < most) {
+      names.push_back(printable(plan_.spec.cohort.members[seats_[s]->number()]));
+    }
+  }
+  return names;
+}
+
+void ServedRun::describe(const Seat& seat, SessionStatus& status) const {
+  if (plan_.spec.cohort.exists()) {
+    status.cohort = printable(plan_.spec.cohort.id);
+    status.member = printable(plan_.spec.cohort.members[seat.number()]);
+    status.samples = seat.request().hello.member().train_samples();
+    status.waitsFor = waitsFor();
+  }
   status.model = plan_.stage.model.name;
   status.pace = pace_.state();
   if (const auto process = process_.load().lock()) status.residentBytes = process->residentBytes();

@@ -32,6 +32,7 @@
 #include "server/run/run_edges.h"
 #include "server/run/run_replicas.h"
 #include "server/run/run_resources.h"
+#include "server/run/saved_by_all.h"
 #include "server/run/seat.h"
 #include "server/status/status.h"
 #include "server/status/throughput_meter.h"
@@ -87,6 +88,9 @@ class ServedRun {
   boost::asio::awaitable<void> open();
   // Called by a seat of the run that will use another connection.
   void connected(const Seat& seat);
+  // Tells the clients other than that of `changed`, which has lost its connection or has another
+  // one, for whom the cohort waits.
+  void tellWhoIsMissing(const Seat& changed) const;
   // The answer to the Hello of the seat's connection.
   wire::HelloOk helloOk(const Seat& seat) const;
   // Describes the run for the log. Call after open().
@@ -127,24 +131,26 @@ class ServedRun {
   std::size_t mailboxEntries() const { return isServing_ ? worker_->waiting() : 0; }
   // The usage since the last call.
   Usage takeUsage() { return usage_.take(totals()); }
-  // Fills in the body's values.
-  void describe(SessionStatus& status) const;
+  // Fills in the body's values, and in a cohort those of the seat's member.
+  void describe(const Seat& seat, SessionStatus& status) const;
 
  private:
   boost::asio::awaitable<void> openAll();
   boost::asio::awaitable<void> openRecords();
   void joinMembers();
+  std::vector<std::string> waitsFor() const;
   void openLinks();
   void edgeFailed(const RunError& error);
   bool isOpen() const { return !seats_.empty() && owner().link() != nullptr; }
   // Those of the edges, then those of the seats; none before open().
   std::vector<TensorLink*> links() const;
+  std::vector<std::shared_ptr<TensorLink>> clientLinks() const;  // one per seat
   LinkTotals totals() const;
   std::shared_ptr<EngineWorker> makeWorker();
   std::unique_ptr<Body> makeBody();  // device thread
   ActionTable build();               // device thread
   const wire::Hello& hello() const { return owner().request().hello; }
-  bool resumes() const { return hello().committed_size() > 0; }
+  bool resumes() const { return !commits_.empty(); }
   // Whether the Hello contains the digest of initial weights that the client would send.
   bool namesWeights() const {
     return plan_.spec.initialWeights && !isTrial_ && !resumes() &&
@@ -168,6 +174,7 @@ class ServedRun {
   const std::shared_ptr<spdlog::logger> serverLog_;
   std::vector<std::unique_ptr<Seat>> seats_;  // by number; never empty until the run is closed
   std::vector<const Seat*> left_;             // those that leave() was called for
+  std::vector<wire::Commit> commits_;  // that all clients can continue from; none before open()
   ThreadCount threads_;
   StoredRun stored_;
   std::shared_ptr<RunRecord> record_;
@@ -183,9 +190,12 @@ class ServedRun {
   std::shared_ptr<RunReplicas> replicas_;  // null: the body has no replicas
   std::unique_ptr<Body> body_;
   std::shared_ptr<EngineWorker> worker_;
+  // How many parts of sums each seat's member has sent; null before open().
+  std::shared_ptr<std::vector<std::atomic<std::uint64_t>>> parts_;
   ThroughputMeter pace_;
   UsageMeter usage_;
   std::uint64_t batches_ = 0;                   // device thread; counted only for trials
+  std::shared_ptr<SavedByAll> saved_;           // null before open()
   std::optional<BodyCheckpoints> checkpoints_;  // nullopt before open()
   std::uint64_t applied_ = 0;                   // number of updates, set when the worker is closed
   // Set before an error of the run reaches the link, which may already have failed for another

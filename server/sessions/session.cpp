@@ -44,10 +44,11 @@ void checkConnections(const wire::Hello& hello) {
 // Checks the fields that continue a run.
 void checkState(const wire::Hello& hello) {
   constexpr int kMaxCommits = 8;
-  if (hello.committed_size() > kMaxCommits) {
-    throw ProtocolError("bad-metadata",
-                        fmt::format("a Hello has {} commits; at most {} are allowed",
-                                    hello.committed_size(), kMaxCommits));
+  const int commits = std::max(hello.committed_size(), hello.member().saved_size());
+  if (commits > kMaxCommits) {
+    throw ProtocolError(
+        "bad-metadata",
+        fmt::format("a Hello has {} commits; at most {} are allowed", commits, kMaxCommits));
   }
   const std::size_t digest = hello.weights_sha256().size();
   if (digest != 0 && digest != kSha256Bytes) {

@@ -42,6 +42,12 @@ Json sessionJson(const SessionStatus& session) {
   if (session.run.empty()) return json;
   json["run"] = session.run;
   if (session.model.empty()) return json;  // an edge
+  if (!session.cohort.empty()) {
+    json["cohort"] = session.cohort;
+    json["member"] = session.member;
+    json["samples"] = session.samples;
+    json["waits_for"] = session.waitsFor;
+  }
   json["model"] = session.model;
   json["memory_bytes"] = session.memoryBytes;
   if (session.residentBytes > 0) json["resident_bytes"] = session.residentBytes;

@@ -3,6 +3,8 @@
 #include <spdlog/fmt/fmt.h>
 
 #include <algorithm>
+#include <map>
+#include <string>
 #include <vector>
 
 #include "common/core/terminal.h"
@@ -133,6 +135,29 @@ std::string headOf(const Json& status) {
          "\n";
 }
 
+// "cohort lungs: north (100 samples), south (80 samples); waits for west", a line per cohort.
+std::string cohortsText(const Json& status) {
+  struct Cohort {
+    std::string members, waitsFor;
+  };
+  std::map<std::string, Cohort> cohorts;
+  for (const Json& session : status.at("sessions")) {
+    if (!session.contains("cohort")) continue;
+    Cohort& cohort = cohorts[session.at("cohort").get<std::string>()];
+    cohort.members += fmt::format("{}{} ({})", cohort.members.empty() ? "" : ", ",
+                                  session.at("member").get<std::string>(),
+                                  countText(session.at("samples").get<std::size_t>(), "sample"));
+    const auto names = session.at("waits_for").get<std::vector<std::string>>();
+    cohort.waitsFor = fmt::format("{}", fmt::join(names, ", "));
+  }
+  std::string text;
+  for (const auto& [id, cohort] : cohorts) {
+    text += fmt::format("cohort {}: {}{}\n", id, cohort.members,
+                        cohort.waitsFor.empty() ? "" : "; waits for " + cohort.waitsFor);
+  }
+  return text;
+}
+
 }  // namespace
 
 std::string sessionsTable(const Json& status, std::size_t columns) {
@@ -147,7 +172,8 @@ std::string sessionsTable(const Json& status, std::size_t columns) {
 
 std::string statusTable(const Json& status, std::size_t columns) {
   const std::string sessions = sessionsTable(status, columns);
-  return wrapped(headOf(status), columns, 2) + (sessions.empty() ? "" : "\n" + sessions);
+  return wrapped(headOf(status) + cohortsText(status), columns, 2) +
+         (sessions.empty() ? "" : "\n" + sessions);
 }
 
 }  // namespace cleave

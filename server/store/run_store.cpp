@@ -119,9 +119,10 @@ void RunStore::whenWritten(std::function<void()> then) {
 }
 
 boost::asio::awaitable<StoredRun> RunStore::open(const std::string& identity,
-                                                 const wire::Hello& hello, const std::string& spec,
-                                                 std::uint64_t session, int threads,
-                                                 std::uint64_t maxWeightsBytes,
+                                                 const wire::Hello& hello,
+                                                 const std::vector<wire::Commit>& commits,
+                                                 const std::string& spec, std::uint64_t session,
+                                                 int threads, std::uint64_t maxWeightsBytes,
                                                  std::size_t samplesBytes) {
   StoredRun run;
   run.disk =
@@ -160,7 +161,7 @@ boost::asio::awaitable<StoredRun> RunStore::open(const std::string& identity,
     if (!settings_.allowCheckpoints) return;
     const std::string fingerprint = fingerprintOf(threads, compute_.description());
     // Checks all of them: with several servers, the newest one may be damaged on another server.
-    for (const wire::Commit& commit : hello.committed()) {
+    for (const wire::Commit& commit : commits) {
       const auto found = store.find(commit.step(), commit.sha256());
       if (!found) continue;
       run.available.push_back(commit.step());

@@ -41,8 +41,7 @@ struct StoredRun {
   std::shared_ptr<DiskShare> disk;
   std::shared_ptr<const UnnamedSpace> samplesSpace;  // for kept samples; null: they are in memory
   std::shared_ptr<RunCheckpoints> checkpoints;       // null if the server makes none
-  // The first step of Hello.committed whose checkpoint is present and undamaged; empty if there is
-  // none.
+  // The steps of the run's commits whose checkpoints are present and undamaged.
   std::vector<std::uint64_t> available;
   LastConnection connection;       // that of the Hello; its generation may be higher
   std::uint64_t recordedStep = 0;  // last training step of the run's earlier connections; 0: none
@@ -61,13 +60,15 @@ class RunStore {
            std::shared_ptr<Metrics> metrics, boost::asio::any_io_executor io);
 
   // Creates the folder of the requested run, with its description, its log and its CSV files, or
-  // continues those of an earlier connection. `spec`: digestOf() its run spec. `maxWeightsBytes`:
+  // continues those of an earlier connection. `commits`: the checkpoints that it may continue from.
+  // `spec`: digestOf() its run spec. `maxWeightsBytes`:
   // maximum size of the run's initial weights; 0: the run does not use the store of weights.
   // `samplesBytes`: disk space for kept samples, taken from the identity's share; may be 0. The
   // disk is used on the store's thread. Throws UsageError "run-exists", RunError
   // "stale-generation", and RunError if there is no room or nothing can be written. The arguments
   // must outlive the call.
   boost::asio::awaitable<StoredRun> open(const std::string& identity, const wire::Hello& hello,
+                                         const std::vector<wire::Commit>& commits,
                                          const std::string& spec, std::uint64_t session,
                                          int threads, std::uint64_t maxWeightsBytes,
                                          std::size_t samplesBytes);

@@ -255,7 +255,7 @@ for kind, code in ((w.HELLO, "unexpected-frame"), (w.HELLO_OK, "unexpected-frame
                    (w.TENSOR, "bad-key"), (w.SEGMENT, "unknown-stream"), (w.RECEIVED, "bad-key"),
                    (w.BODY_DONE, "unexpected-message"), (w.STEP, "bad-metadata"), (w.STEP_OK, "unexpected-message"),
                    (w.FETCH, "bad-metadata"), (w.RESUME, "bad-metadata"), (w.SAVED, "unexpected-message"), (w.DRAIN, "unexpected-message"),
-                   (w.NUMBERS, "bad-metadata"), (0, "unknown-frame"), (w.ROSTER, "unexpected-frame"), (20, "unknown-frame"), (255, "unknown-frame")):  # fmt: skip
+                   (w.NUMBERS, "bad-metadata"), (0, "unknown-frame"), (w.ROSTER, "unexpected-message"), (20, "unknown-frame"), (255, "unknown-frame")):  # fmt: skip
     sends(f"kind {kind}, empty, in a run", code, w.frame(kind))
 for kind in range(w.FAILURE, w.FETCH + 1):
     cap = 4096 if kind in w.TENSOR_DATA else 65536
@@ -743,6 +743,26 @@ def _(world):
     second.wait_for_close()
     first.close()
     return second
+
+
+hellos("a member with 9 checkpoints", "bad-metadata", **of_cohort(member() + w.message((6, bytes(range(1, 10))))))
+
+for name, code, saved in (
+    ("that nobody has asked for", "unexpected-message", w.message((1, 1), (2, bytes(32)))),
+    ("of step 0", "unexpected-message", w.message((2, bytes(32)))),
+    ("of a step of the far future", "unexpected-message", w.message((1, 2**64 - 1), (5, "cannot-write"))),
+    ("without digest and code", "bad-metadata", w.message((1, 1))),
+    ("with a short digest", "bad-metadata", w.message((1, 1), (2, bytes(31)))),
+):
+
+    @case(f"a member sends a Saved {name}", code)
+    def _(world, saved=saved):
+        client = world.connect()
+        client.send(w.hello(world.run_id(), **of_cohort(member(), id=f"hostile-saved-{world.run_id()}")))
+        client.wait_for(w.HELLO_OK)
+        client.send(w.frame(w.SAVED, saved))
+        client.wait_for_close()
+        return client
 
 
 # ---- Edges: direct links between servers ----

@@ -279,13 +279,14 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, epilog="Example: tests/hostile/hostile.py --only segment")
     parser.add_argument("--programs", type=pathlib.Path, default=ROOT / "build/release/bin", help="folder of the programs")
     parser.add_argument("--only", default="", help="only cases whose name contains this text")
+    parser.add_argument("--every", type=int, default=1, metavar="N", help="only one case in N")
     parser.add_argument("--memory", action="store_true", help="runs the attacks on the memory of a server with a low limit")
     parser.add_argument("--replicas", action="store_true", help="runs the attacks on a server that has a replica")
     parser.add_argument("--tls", action="store_true", help="uses TLS for all connections; hostile peers have a certificate")
     parser.add_argument("--graphs", action="store_true", help="runs the attacks by graphs")
     options = parser.parse_args()
     table = memory_cases if options.memory else replica_cases if options.replicas else graph_cases if options.graphs else cases
-    chosen = [case for case in table.CASES if options.only in case.name]
+    chosen = [case for case in table.CASES if options.only in case.name][:: options.every]
     with tempfile.TemporaryDirectory(prefix="cleave-hostile-") as name:
         folder = pathlib.Path(name)
         transport = Tls(options.programs, folder) if options.tls else Plain()

@@ -23,9 +23,9 @@ using Json = nlohmann::json;
 
 using Cells = std::span<const std::string_view>;
 
-class Table final : public Dataset {
+class TableFile final : public Dataset {
  public:
-  Table(const DataFormatKeys& keys, DataSplit split)
+  TableFile(const DataFormatKeys& keys, DataSplit split)
       : fillsMissing_(keys.missing == "mean"),
         target_({keys.targetType == "number", keys.labelColumn, decimalMarkFrom(keys.decimal)},
                 split == DataSplit::train ? Json() : keys.learned.at("target")) {
@@ -200,33 +200,33 @@ class Table final : public Dataset {
 }  // namespace
 
 DataFormatTable makeCsvKeys() {
-  using Keys = DataFormatKeys;
   DataFormatTable table;
   addFiles(table);
   addTarget(table);
-  const auto list = [&](const std::string& name, std::vector<std::string> Keys::*field,
+  const auto list = [&](const std::string& name, std::vector<std::string> DataFormatKeys::*field,
                         const std::string& meaning) {
-    table.add(name, "list of strings", "", "`[]`", meaning, [=](Config& config, Keys& keys) {
-      keys.*field = config.texts(name, std::vector<std::string>{});
-    });
+    table.add(name, "list of strings", "", "`[]`", meaning,
+              [=](Config& config, DataFormatKeys& keys) {
+                keys.*field = config.texts(name, std::vector<std::string>{});
+              });
   };
-  list("data.numeric", &Keys::numericColumns,
+  list("data.numeric", &DataFormatKeys::numericColumns,
        "columns of numbers, which are standardised. If neither this nor `data.categorical` is set, "
        "all columns except the target are used; columns with only numbers are numeric, in any form "
        "that `data.decimal` allows");
-  list("data.categorical", &Keys::categoricalColumns,
+  list("data.categorical", &DataFormatKeys::categoricalColumns,
        "columns of categories, encoded one-hot by the values in the training set");
-  list("data.ignore", &Keys::ignoredColumns,
+  list("data.ignore", &DataFormatKeys::ignoredColumns,
        "columns that are not used, if neither `data.numeric` nor `data.categorical` is set");
   table.choice(
-      "data.missing", {"error", "mean"}, &Keys::missing,
+      "data.missing", {"error", "mean"}, &DataFormatKeys::missing,
       "empty cells and NaN: `error` refuses them; `mean` replaces a missing number with the "
       "training set's mean, and sets all inputs of a missing category's column to 0");
   return table;
 }
 
 std::unique_ptr<Dataset> openCsvSplit(const DataFormatKeys& keys, DataSplit split) {
-  return std::make_unique<Table>(keys, split);
+  return std::make_unique<TableFile>(keys, split);
 }
 
 }  // namespace cleave

@@ -52,7 +52,7 @@ void setGradients(std::vector<BlockOutput>& outputs, bool needed) {
 
 // Comparing a name with a pattern takes up to the product of their lengths.
 void checkPatterns(const std::vector<BlockSpec>& blocks, const StageOptions& options) {
-  constexpr double kMaxSteps = 5e7;
+  constexpr double kMaxComparisons = 5e7;
   double names = 0, patterns = 0;
   for (const BlockSpec& block : blocks) {
     for (const ParameterSpec& tensor : block.tensors)
@@ -62,7 +62,7 @@ void checkPatterns(const std::vector<BlockSpec>& blocks, const StageOptions& opt
   for (const ParameterGroup& group : options.optimizer.groups) {
     patterns += static_cast<double>(group.match.size());
   }
-  if (names * patterns <= kMaxSteps) return;
+  if (names * patterns <= kMaxComparisons) return;
   throw UsageError("bad-run-spec",
                    "the patterns of parameters are too long for the number of parameters",
                    "use fewer or shorter patterns in train.freeze and train.groups");

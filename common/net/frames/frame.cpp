@@ -89,8 +89,7 @@ void checkState(FrameKind kind, ConnectionState state) {
       }
       break;
     case ConnectionState::open:
-      if (kind == FrameKind::hello || kind == FrameKind::helloOk || kind == FrameKind::refused ||
-          kind == FrameKind::roster) {
+      if (kind == FrameKind::hello || kind == FrameKind::helloOk || kind == FrameKind::refused) {
         wanted = "after the handshake";
       }
       break;

@@ -840,6 +840,27 @@ TEST_CASE("a body continues after the step of its checkpoint") {
   CHECK(codeOf([&] { fresh.receive(Resume{7}); }) == "unexpected-message");
 }
 
+TEST_CASE("a body continues when all members have asked for the same step") {
+  const auto first = std::make_shared<NotingLink>(), second = std::make_shared<NotingLink>();
+  Participant server({&findSchedule("priority"), 4, 4, false, true}, Place{}, {first, second});
+  server.receive(1, Resume{7});
+  CHECK_FALSE(server.next());
+  CHECK(codeOf([&] { server.receive(1, Resume{7}); }) == "unexpected-message");
+  CHECK(codeOf([&] { server.receive(0, Resume{6}); }) == "members-differ");
+
+  Participant other({&findSchedule("priority"), 4, 4, false, true}, Place{}, {first, second});
+  other.receive(1, Resume{7});
+  other.receive(0, Resume{7});
+  const auto work = other.next();
+  REQUIRE(work);
+  CHECK(work->kind == ActionKind::restore);
+  other.complete(work->token, EngineState{7, 3}, 0.1);
+  for (const auto& link : {first, second}) {
+    REQUIRE(link->sent.size() == 1);
+    CHECK(std::get<StepOk>(link->sent[0]).step == 7);
+  }
+}
+
 TEST_CASE("a client continues only when every body has restored its checkpoint") {
   const auto link = std::make_shared<NotingLink>();
   Coordinator client({&findSchedule("priority"), 4, 4, false, true}, {{Place{}, link}});

@@ -2,6 +2,8 @@
 #include <catch2/catch.hpp>
 #include <chrono>
 #include <csignal>
+#include <filesystem>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <thread>
 
@@ -10,6 +12,7 @@
 namespace cleave::test {
 namespace {
 
+namespace fs = std::filesystem;
 using Catch::Matchers::Contains;
 
 const std::string kGraph =
@@ -56,12 +59,14 @@ TEST_CASE("an exported model trains in a cohort") {
 
 // A member of the cohort of a, b and c.
 Process startMember(const TemporaryFolder& folder, const TestServer& server,
-                    const std::string& name, const Arguments& more = {}) {
+                    const std::string& name, const Arguments& more = {},
+                    const Arguments& within = {}) {
   return startClient("train", folder.path(name),
                      with({"--server", server.address(), "--set", "cohort.id=abc", "--set",
                            "cohort.members=[a, b, c]", "--set", "cohort.member=" + name, "--set",
                            "train.epochs=2"},
-                          more));
+                          more),
+                     within);
 }
 
 TEST_CASE("members train together, and each has the model and the metrics of all") {
@@ -114,6 +119,13 @@ TEST_CASE(
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
   }
   REQUIRE(waits());
+  const auto status =
+      nlohmann::json::parse(finish(Process::start({serverProgram(), "status", "--json", "--set",
+                                                   "store=" + folder.path("store")}))
+                                .output);
+  const auto& session = status.at("sessions").at(0);
+  CHECK(session.at("cohort") == "abc");
+  CHECK(session.at("waits_for") == nlohmann::json::array({"c"}));
   CHECK_THAT(refused("c", "rate", {"--set", "train.learning_rate.peak=0.5"}),
              Contains("train.learning_rate.peak of c is 0.5") && Contains("other-member"));
   CHECK_THAT(refused("c", "model", {"--set", "model.width=8"}), Contains("other-member"));
@@ -123,10 +135,106 @@ TEST_CASE(
   for (const Process* const member : {&a, &b, &c}) CHECK(finish(*member).code == 0);
 }
 
-TEST_CASE("a member that leaves ends the run of all, by its name") {
+const Arguments kSaving = {"--set",
+                           "checkpoint.every_steps=3",
+                           "--set",
+                           "data.train.size=200",
+                           "--set",
+                           "codec={activation/0: block:bits=8, activation/1: block:bits=8, "
+                           "gradient/0: \"power:rank=2\", gradient/1: block:bits=8}"};
+
+std::map<std::string, Process> startMembers(const TemporaryFolder& folder, const TestServer& server,
+                                            const Arguments& more) {
+  std::map<std::string, Process> members;
+  for (const std::string name : {"a", "b", "c"}) {
+    members.emplace(name, startMember(folder, server, name, more));
+  }
+  return members;
+}
+
+void checkDone(const std::map<std::string, Process>& members) {
+  for (const auto& [name, member] : members) {
+    const Ended ended = finish(member);
+    CAPTURE(name);
+    INFO(ended.errors);
+    CHECK(ended.code == 0);
+  }
+}
+
+void checkSameModels(const TemporaryFolder& expected, const TemporaryFolder& folder) {
+  for (const std::string name : {"a", "b", "c"}) {
+    CAPTURE(name);
+    checkSameModel(expected.path("a"), folder.path(name));
+  }
+}
+
+TEST_CASE("a member that is killed continues the run with the others, which wait for it") {
+  const TemporaryFolder undisturbed;
+  const TestServer server(undisturbed);
+  checkDone(startMembers(undisturbed, server, kSaving));
+  // While it writes its part of a checkpoint, and before and after it commits one.
+  for (const std::string place : {"checkpoint-state:1:kill", "checkpoint-state:2:kill",
+                                  "commit:1:kill", "commit:2:kill", "committed:3:kill"}) {
+    for (const std::string killed : {"a", "c"}) {
+      CAPTURE(place, killed);
+      const TemporaryFolder folder;
+      std::map<std::string, Process> members;
+      for (const std::string name : {"a", "b", "c"}) {
+        const Arguments within = name == killed ? failingAt(place) : Arguments{};
+        members.emplace(name, startMember(folder, server, name, kSaving, within));
+      }
+      REQUIRE(members.at(killed).wait(kPatience));
+      members.erase(killed);
+      REQUIRE_FALSE(fs::exists(folder.path(killed + "/summary.json")));
+      const Ended resumed = resume(folder.path(killed));
+      INFO(resumed.errors);
+      CHECK(resumed.code == 0);
+      checkDone(members);
+      checkSameModels(undisturbed, folder);
+    }
+  }
+}
+
+TEST_CASE("all members continue with a server that was killed") {
+  const TemporaryFolder folder, undisturbed;
+  RestartableServer server(folder);
+  server.kill();
+  server.start(failingAt("checkpoint-written:2:kill"));
+  const auto members = startMembers(folder, server.server(), kSaving);
+  REQUIRE(server.server().process().wait(kPatience));
+  server.start();
+  checkDone(members);
+  checkDone(startMembers(undisturbed, server.server(), kSaving));
+  checkSameModels(undisturbed, folder);
+}
+
+TEST_CASE("a member that has lost its run is refused, and what to do is said") {
   const TemporaryFolder folder;
   const TestServer server(folder);
-  const Arguments many = {"--set", "train.epochs=100000", "--set", "eval.every=0"};
+  const Arguments many = with(kSaving, {"--set", "train.epochs=900"});
+  auto members = startMembers(folder, server, many);
+  while (!fs::exists(folder.path("a/checkpoints/commits.json"))) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+  for (auto& [name, member] : members) {
+    member.signal(SIGKILL);
+    REQUIRE(member.wait(kPatience));
+  }
+  fs::remove_all(folder.path("b"));
+  const Process a = startResume(folder.path("a")), c = startResume(folder.path("c"));
+  const Process b = startMember(folder, server, "b", many);
+  for (const Process* const member : {&a, &b, &c}) {
+    const Ended ended = finish(*member);
+    CHECK(ended.code == 2);
+    CHECK_THAT(ended.errors, Contains("but b has no checkpoint") && Contains("--resume"));
+  }
+}
+
+TEST_CASE("the run of members without checkpoints ends for all if one leaves, by its name") {
+  const TemporaryFolder folder;
+  const TestServer server(folder);
+  const Arguments many =
+      with(kNoCheckpoints, {"--set", "train.epochs=100000", "--set", "eval.every=0"});
   const Process a = startMember(folder, server, "a", many);
   Process b = startMember(folder, server, "b", many);
   const Process c = startMember(folder, server, "c", many);

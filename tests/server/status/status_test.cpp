@@ -171,6 +171,28 @@ TEST_CASE("sessions are listed in aligned columns") {
   CHECK(cell(line, "limited by") == "idle for 1:15");
 }
 
+TEST_CASE("a cohort has a line with its members, and those that it waits for") {
+  const auto sessionOf = [](const std::string& member, std::uint32_t samples) {
+    SessionStatus session;
+    session.kind = "run";
+    session.run = "scans-" + member;
+    session.model = "graph";
+    session.cohort = "lungs-2026";
+    session.member = member;
+    session.samples = samples;
+    session.waitsFor = {"west", "east"};
+    return session;
+  };
+  ServerStatus status;
+  status.sessions = {sessionOf("north", 1200), sessionOf("south", 1)};
+  const auto json = nlohmann::ordered_json::parse(statusJson(status));
+  CHECK(json.at("sessions").at(0).at("member") == "north");
+  CHECK_THAT(
+      statusTable(json, 0),
+      Contains(
+          "cohort lungs-2026: north (1200 samples), south (1 sample); waits for west, east\n"));
+}
+
 TEST_CASE("a narrow terminal shows fewer columns but keeps the bottleneck") {
   nlohmann::ordered_json status = document();
   status["sessions"] = {{{"session", 12},

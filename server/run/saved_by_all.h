@@ -1,0 +1,47 @@
+// Tells a run's clients when a checkpoint of its body is durable. The first server of a cohort
+// waits until all members have saved their parts too: a member that commits the checkpoint, and
+// removes older ones, then knows that every other one can continue from it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/engine/messages.h"
+
+namespace cleave {
+
+// io thread.
+class SavedByAll {
+ public:
+  // `members`: the names of those whose parts this server waits for; empty: of none.
+  explicit SavedByAll(std::vector<std::string> members)
+      : members_(std::move(members)), parts_(members_.size()) {}
+
+  // Call for each client before the run starts.
+  void addClient(const std::shared_ptr<EngineLink>& link) { clients_.push_back(link); }
+
+  // Call with each Step of the deciding member. Throws ProtocolError "too-many-in-flight" if it
+  // asks for a checkpoint before the last one is complete.
+  void decided(const StepDecision& decision);
+  // Call with each Saved that a member sends. Throws ProtocolError "unexpected-message" if no such
+  // part is missing.
+  void savedByMember(std::size_t member, const Saved& saved);
+  // Call when the body is saved, or could not be.
+  void savedHere(const Saved& saved);
+
+ private:
+  void reportIfComplete();
+
+  const std::vector<std::string> members_;
+  std::vector<std::weak_ptr<EngineLink>> clients_;  // their callbacks own this object
+  std::uint64_t step_ = 0;  // of the checkpoint whose parts are being saved; 0: none
+  std::optional<Saved> body_;
+  std::vector<std::optional<Saved>> parts_;  // by member
+};
+
+}  // namespace cleave
