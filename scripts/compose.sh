@@ -187,7 +187,7 @@ export TRAIN_OPTIONS="${extra[*]@Q}"
 touch "$work/begin"
 started=$SECONDS
 "${compose[@]}" --profile cohort up --no-build --no-color "${members[@]}" cohort >"$work/cohort.log" 2>&1 ||
-  { tail -n 60 "$work/cohort.log" >&2; fail "the cohort could not be started (above)"; }
+  { "${compose[@]}" --profile cohort logs --no-color --tail 20 "${members[@]}" >&2; fail "the cohort has failed (above)"; }
 [ "${RUNS:-runs}/cohort.html" -nt "$work/begin" ] || { tail -n 60 "$work/cohort.log" >&2; fail "there is no report on the cohort (above)"; }
 for member in "${members[@]}"; do
   run=$(find "${RUNS:-runs}" -mindepth 1 -maxdepth 1 -name "$member-*" -newer "$work/begin" | tail -n 1)

@@ -627,10 +627,27 @@ double computedBytes(const RunPlan& plan) {
   return state + std::max(steps + file, read) + (isGraph ? kGraphBytes : 0);
 }
 
+// oneDNN keeps the code that it compiles for each operator and shape. Without a cohort, the few
+// sizes of micro-batches are part of kBytes below; in a cohort, a micro-batch may have any number
+// of samples up to the largest.
+double compiledBytes(const RunPlan& plan) {
+  constexpr double kBytes = 128 << 10;  // per operator and shape
+  constexpr double kMaxKept = 1024;     // by default
+  if (!plan.spec.cohort.exists()) return 0;
+  double weights = 0;
+  for (int b = plan.stage.cuts.cut0; b < plan.stage.cuts.cut1; ++b) {
+    for (const ParameterSpec& tensor : plan.blocks[static_cast<std::size_t>(b)].tensors) {
+      weights += tensor.shape.size() > 1 ? 1 : 0;
+    }
+  }
+  constexpr double kPasses = 4;  // forward, the two of backward, and the evaluation's forward
+  return kBytes * std::min(kMaxKept, kPasses * weights * plan.largestMicroBatch());
+}
+
 // What a process has of its own: pages that it no longer shares, and the gaps of its allocator.
 double ownProcessBytes(const RunPlan& plan) {
   constexpr double kBytes = 32 << 20;
-  return kBytes + 2 * sizeof(float) * static_cast<double>(shareSize(plan));
+  return kBytes + 2 * sizeof(float) * static_cast<double>(shareSize(plan)) + compiledBytes(plan);
 }
 
 }  // namespace
