@@ -631,8 +631,8 @@ double computedBytes(const RunPlan& plan) {
 // sizes of micro-batches are part of kBytes below; in a cohort, a micro-batch may have any number
 // of samples up to the largest.
 double compiledBytes(const RunPlan& plan) {
-  constexpr double kBytes = 128 << 10;  // per operator and shape
-  constexpr double kMaxKept = 1024;     // by default
+  constexpr double kBytes = 64 << 10;  // per operator and shape
+  constexpr double kMaxKept = 1024;    // by default
   if (!plan.spec.cohort.exists()) return 0;
   double weights = 0;
   for (int b = plan.stage.cuts.cut0; b < plan.stage.cuts.cut1; ++b) {
