@@ -12,7 +12,7 @@ usage: scripts/compose.sh [--short] [--min-accuracy PERCENT] [--image FILE] [--d
   --min-accuracy PERCENT     fails if the test accuracy is lower (80; with --short 60)
   --image FILE               loads an image made by `scripts/package.sh --image` instead of building one
   --dashboards               also starts the live page and Prometheus, and checks that they show the run
-  --cohort                   then also trains one model with three clients, and checks that all have the same
+  --cohort                   then also trains one model with three clients, and checks that all have the same weights
   --keep                     keeps containers, networks and volumes, with the certificates
   -- OPTION…                 more options for cleave-client train, such as --set codec=bf16
   --help                     this text
@@ -192,7 +192,9 @@ started=$SECONDS
 for member in "${members[@]}"; do
   run=$(find "${RUNS:-runs}" -mindepth 1 -maxdepth 1 -name "$member-*" -newer "$work/begin" | tail -n 1)
   [ -n "$run" ] || fail "there is no run of $member in ${RUNS:-runs}"
-  sha256sum <"$run/model.safetensors"
+  # The header has each member's configuration, and the tensors follow it.
+  python3 -c 'import hashlib, sys; b = open(sys.argv[1], "rb").read(); print(hashlib.sha256(b[8 + int.from_bytes(b[:8], "little"):]).hexdigest())' \
+    "$run/model.safetensors"
 done | sort -u >"$work/models"
-[ "$(wc -l <"$work/models")" = 1 ] || fail "the members of the cohort have different models"
+[ "$(wc -l <"$work/models")" = 1 ] || fail "the members of the cohort have different weights"
 echo "compose: ${#members[@]} clients trained one model in $((SECONDS - started)) s; report in ${RUNS:-runs}/cohort.html"
