@@ -35,7 +35,8 @@ std::vector<RunCommit> parsed(const std::string& text, const std::string& path) 
       commit.step = entry.at("step");
       commit.client = digestOf(entry.at("client"));
       for (const auto& server : entry.at("servers")) {
-        commit.servers.push_back(server == "" ? std::string() : digestOf(server));
+        const bool isKnown = !server.get<std::string>().empty();
+        commit.servers.push_back(isKnown ? digestOf(server) : "");
       }
       if (!commit.servers.empty()) commits.push_back(std::move(commit));
     }
