@@ -342,7 +342,10 @@ std::optional<nlohmann::json> trainOnce(TrainCommand& command) {
       prepared.settings.metrics ? std::make_shared<Metrics>(Role::client) : nullptr;
   std::unique_ptr<HttpServer> http;
   if (metrics) http = serveMetrics(*prepared.settings.metrics, metrics);
+  const SteadyTime begun = now();
   run.connect();
+  // The wait for other members of a cohort has no limit.
+  if (prepared.plan.member && command.stuckSince) command.stuckSince->exclude(secondsSince(begun));
   const std::uint64_t steps = totalSteps(run.settings(), run.prepared().trainSamples());
   announce(run, steps, log, command.events);
 

@@ -201,12 +201,15 @@ asio::awaitable<Attempt> tryToConnect(const ServerAddress& address,
         RunError(ErrorKind::link, "no-server", attempt.what, startHint(address)).about("--server"));
     co_return attempt;
   }
+  const wire::Hello sent = hello();
   try {
-    const wire::Hello sent = hello();
     wire::HelloOk ok = co_await shakeHandsWith(address, *connection, sent);
     attempt.open = OpenConnection{std::move(connection), std::move(ok)};
   } catch (const RunError& error) {
-    if (!mayPass(error)) throw;
+    // The server may be restarting while the client waits for other members of its cohort.
+    const bool waited =
+        sent.has_member() && sent.token() == 0 && error.kind() == ErrorKind::attempt;
+    if (!mayPass(error) && !waited) throw;
     attempt.error = std::current_exception();
     attempt.what = error.what();
     attempt.retrySeconds = error.retrySeconds();

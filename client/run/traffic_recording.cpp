@@ -125,12 +125,16 @@ TrafficRecording::TrafficRecording(TrafficOptions options, const RecordedRun& ru
   about_ = {{"format", kFormat},           {"run", run.id},           {"run_folder", run.folder},
             {"max_steps", options_.steps}, {"max_mib", options_.mib}, {"inputs", options_.inputs}};
   std::error_code ignored;
-  if (fs::exists(options_.folder, ignored) && !fs::is_empty(options_.folder, ignored)) {
+  bool hasFiles = false;
+  for (const auto& entry : fs::directory_iterator(options_.folder, ignored)) {
+    hasFiles = hasFiles || !isTemporaryName(entry.path().filename().string());
+  }
+  if (hasFiles) {
     checkSameRun(run.id);
-    removeTemporaries();
   } else {
     makeFolder(options_.folder);
   }
+  removeTemporaries();
   writeRecord();  // first, because it says that the folder is a recording of this run
   makeFolder(options_.folder + "/traffic");
   if (options_.inputs) makeFolder(options_.folder + "/inputs");

@@ -23,9 +23,14 @@ Checkpointer::Checkpointer(Files& files, const std::string& runFolder,
 
 Checkpointer::~Checkpointer() { finishWriting(); }
 
-bool Checkpointer::isDue(std::uint64_t step) {
+void Checkpointer::checkFailure() {
   const std::lock_guard lock(mutex_);
   if (settings_.mustSucceed && failure_) std::rethrow_exception(failure_);
+}
+
+bool Checkpointer::isDue(std::uint64_t step) {
+  checkFailure();
+  const std::lock_guard lock(mutex_);
   if (open_) return false;
   const bool byTime = settings_.everySeconds > 0 && secondsSince(last_) >= settings_.everySeconds;
   const bool bySteps = settings_.everySteps > 0 && step % settings_.everySteps == 0;
@@ -127,7 +132,10 @@ void Checkpointer::finishIfDone() {
     }
   }
   if (whole) commit(*whole);
-  removeOthers();
+  std::vector<std::uint64_t> needed = keep();
+  // Other members may have committed it, and removed older ones, even if this one could not.
+  if (whole && savedHere_) needed.push_back(whole->step);
+  removeExcept(needed);
   const std::lock_guard lock(mutex_);
   open_.reset();
   changed_.notify_all();
@@ -154,9 +162,9 @@ void Checkpointer::commit(const RunCommit& commit) {
 }
 
 // Removes all checkpoints that are no longer needed, including one that has just failed.
-void Checkpointer::removeOthers() {
+void Checkpointer::removeExcept(const std::vector<std::uint64_t>& needed) {
   try {
-    checkpoints_.store().removeExcept(keep());
+    checkpoints_.store().removeExcept(needed);
     removalFaults_.recovered();
   } catch (const Error& error) {
     processLog()->log(

@@ -51,8 +51,9 @@ class Checkpointer {
 
   // ---- Training thread ----
 
-  // Whether `step` should make a checkpoint. Throws RunError if an earlier checkpoint failed and
-  // checkpoint.on_failure is `stop`.
+  // Throws RunError if the last checkpoint failed and checkpoint.on_failure is `stop`.
+  void checkFailure();
+  // Whether `step` should make a checkpoint. Throws the error of checkFailure().
   bool isDue(std::uint64_t step);
   // Requests a checkpoint from the next step. If one is still in progress, a later step makes it.
   void request() { isRequested_ = true; }
@@ -97,7 +98,7 @@ class Checkpointer {
   void write(const PartSnapshot& part);
   void finishIfDone();
   void commit(const RunCommit& commit);
-  void removeOthers();
+  void removeExcept(const std::vector<std::uint64_t>& needed);
   // `server`: the number of the server that failed; nullopt: the client did.
   void failed(std::uint64_t step, const Error& error,
               std::optional<std::size_t> server = std::nullopt);

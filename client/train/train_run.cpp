@@ -122,7 +122,9 @@ void TrainRun::connect() {
     storeAccepted(diskFiles(), folder, server);
   };
   try {
-    if (prepared_.plan.spec.initialWeights && !resumes()) prepareWeights();
+    // The members of a cohort compare their initial weights, whether they continue or not.
+    const bool needsWeights = prepared_.plan.member || !resumes();
+    if (prepared_.plan.spec.initialWeights && needsWeights) prepareWeights();
     if (prepared_.plan.member && prepared_.isResumed) ownCheckpoints_ = undamagedCheckpoints();
     edgeTokens_ = makeEdgeTokens(prepared_);
     std::vector<ServerRequest> requests;
@@ -224,6 +226,7 @@ void TrainRun::joinCohort() {
     if (!isKnown && isAvailable(own.step)) prepared_.commits.push_back(own);
   }
   std::ranges::sort(prepared_.commits, std::ranges::greater(), &RunCommit::step);
+  if (resumes()) bodyWeights_.clear();
   if (!prepared_.isResumed) return;
   if (resumes()) {
     processLog()->info("the cohort continues from step {}", chooseCommit().step);

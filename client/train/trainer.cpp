@@ -245,6 +245,7 @@ bool Trainer::makesCheckpoint(std::uint64_t step, Checkpointer& checkpointer) co
     if (isCopied) checkpointer.settle(kCheckpointSeconds);
   };
   if (run_.prepared().plan.member.value_or(0) > 0) {
+    checkpointer.checkFailure();
     if (!session_.engine().isCheckpointOrdered()) return false;
     settle();
     return true;

@@ -488,10 +488,13 @@ bool ServedRun::hasWork() const {
 // The members that are not connected, or whose part of the next sum is missing while another
 // member's is there.
 std::vector<std::string> ServedRun::waitsFor() const {
-  if (!isOpen()) return missing();
+  std::vector<std::string> names;
+  if (!isOpen()) {
+    for (const std::string& name : missing()) names.push_back(printable(name));
+    return names;
+  }
   std::uint64_t most = 0;
   for (const auto& parts : *parts_) most = std::max<std::uint64_t>(most, parts);
-  std::vector<std::string> names;
   for (std::size_t s = 0; s < seats_.size(); ++s) {
     if (seats_[s]->isParked() || (*parts_)[s] < most) {
       names.push_back(printable(plan_.spec.cohort.members[seats_[s]->number()]));

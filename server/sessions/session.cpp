@@ -180,7 +180,8 @@ asio::awaitable<void> Session::continueRun(RunRequest request) {
 asio::awaitable<void> Session::waitForMembers() {
   ServedRun& run = seat_->run();
   run.log(spdlog::level::info,
-          fmt::format("{}: waits for {}", name(), fmt::join(run.missing(), ", ")));
+          fmt::format("{}: waits for {}", name(),
+                      printable(fmt::format("{}", fmt::join(run.missing(), ", ")))));
   do {
     wire::Roster roster;
     for (const std::string& each : run.missing()) roster.add_missing(each);
