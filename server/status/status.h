@@ -26,7 +26,7 @@ struct SessionStatus {
   std::size_t residentBytes = 0;
   std::uint64_t epoch = 0;
   std::optional<Throughput> pace;
-  // Of a client that is a member of a cohort; else empty.
+  // The cohort of the client, and its name there; empty: it is in none.
   std::string cohort, member;
   std::uint32_t samples = 0;          // the member's training samples
   std::vector<std::string> waitsFor;  // the members for which the whole cohort waits
