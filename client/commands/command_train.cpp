@@ -346,7 +346,7 @@ std::optional<nlohmann::json> trainOnce(TrainCommand& command) {
   run.connect();
   // The wait for other members of a cohort has no limit.
   if (prepared.plan.member && command.stuckSince) command.stuckSince->exclude(secondsSince(begun));
-  const std::uint64_t steps = totalSteps(run.settings(), run.prepared().trainSamples());
+  const std::uint64_t steps = prepared.totalSteps();
   announce(run, steps, log, command.events);
 
   Progress progress({progressFd(command.options), command.events, steps,

@@ -12,6 +12,7 @@
 #include <string>
 
 #include "client/commands/commands.h"
+#include "client/evaluate/replay.h"
 #include "client/evaluate/verification.h"
 #include "client/run/prepare.h"
 #include "common/core/log.h"
@@ -23,7 +24,8 @@ namespace {
 struct VerifyCommandOptions {
   RunOptions run;
   VerifyOptions verify;
-  std::uint32_t members = 0;  // of a cohort; 0: none
+  std::uint32_t members = 0;        // of a cohort; 0: none
+  std::vector<std::string> replay;  // folders of a run to compute again; empty: none
 };
 
 // The samples of each of `members` members: unequal parts of a set, of which none is empty if there
@@ -118,7 +120,39 @@ void print(const Comparisons& results, const PreparedRun& run, std::uint32_t mem
       countText(static_cast<std::uint64_t>(run.threads), "thread"), run.folder);
 }
 
+int replayCommand(const VerifyCommandOptions& options) {
+  startLog("cleave-client",
+           options.run.common.logLevel == "info" ? "warn" : options.run.common.logLevel);
+  const auto [steps, weights] = replayRun(options.replay);
+  if (options.run.json) {
+    std::cout << nlohmann::json{{"equal", weights.equal},
+                                {"steps", steps},
+                                {"values", weights.values},
+                                {"largest_difference", weights.largestDifference},
+                                {"where", weights.where}}
+                     .dump(2)
+              << std::endl;
+  } else if (weights.equal) {
+    std::cout << fmt::format(
+                     "after {}, the whole model has the bits of {}/model.safetensors ({} values)",
+                     countText(steps, "step"), options.replay.front(), weights.values)
+              << std::endl;
+  } else {
+    std::cout << fmt::format(
+                     "after {}, the whole model DIFFERS from {}/model.safetensors: by {:.3g} in {}",
+                     countText(steps, "step"), options.replay.front(), weights.largestDifference,
+                     weights.where)
+              << std::endl;
+  }
+  return weights.equal ? 0 : 1;
+}
+
 int verifyCommand(const VerifyCommandOptions& options) {
+  if (!options.replay.empty()) return replayCommand(options);
+  if (options.run.common.config.empty()) {
+    throw UsageError("wrong-use", "--config is required",
+                     "'cleave-client verify --help' lists the options");
+  }
   startLog("cleave-client",
            options.run.common.logLevel == "info" ? "warn" : options.run.common.logLevel);
   Datasets opened;
@@ -166,6 +200,7 @@ void addVerifyCommand(CLI::App& app, std::function<int()>& command) {
   CLI::App* verify = app.add_subcommand(
       "verify", "Checks that the split model trains exactly like the whole model in one process");
   addRunOptions(*verify, options.run);
+  verify->get_option("--config")->required(false);  // not with --replay
   verify->add_option("--steps", options.verify.steps, "Steps to compare")
       ->default_str("3")
       ->check(CLI::Range(std::uint64_t{1}, std::uint64_t{1000000}));
@@ -182,6 +217,11 @@ void addVerifyCommand(CLI::App& app, std::function<int()>& command) {
                    "compares them with one client that has all of it")
       ->type_name("K")
       ->check(CLI::Range(1u, kMaxMembers));
+  verify
+      ->add_option("--replay", options.replay,
+                   "Instead, computes a run that is done again, with the whole model, and compares "
+                   "the model that it has saved; of a cohort, give the folders of all members")
+      ->type_name("RUN...");
   verify->footer(
       "Example:\n  cleave-client verify --config configs/fashion_mnist.yaml "
       "--set train.micro_batches=7\n\nThe run fails if the split model and the "

@@ -135,6 +135,7 @@ nlohmann::json summariseTraining(const PreparedRun& run, const TrainResult& resu
   summary["steps_redone"] = result.resumed.stepsRedone;
   summary["steps_skipped"] = result.stepsSkipped;
   if (!result.quality.is_null()) summary["quality"] = result.quality;
+  if (!result.cohort.is_null()) summary["cohort"] = result.cohort;
   if (result.stoppedAfter) summary["stopped_after_epoch"] = *result.stoppedAfter;
   if (run.plan.spec.averageDecay > 0) summary["ema"] = run.plan.spec.averageDecay;
   const BoundedSteps& bounded = result.bounded;

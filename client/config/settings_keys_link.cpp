@@ -37,6 +37,14 @@ void checkCohortKeys(Config& config, Settings& settings) {
                      "set all three, or none")
         .about("cohort");
   }
+  if (settings.cohort.minMembers > members.size()) {
+    throw UsageError("bad-cohort",
+                     fmt::format("{}: cohort.min_members is {}, but the cohort has {}",
+                                 config.where("cohort.min_members"), settings.cohort.minMembers,
+                                 countText(members.size(), "member")),
+                     "lower it, or list more members")
+        .about("cohort.min_members");
+  }
   if (std::ranges::count(members, settings.member) == 1) return;
   throw UsageError(
       "bad-cohort",
@@ -119,6 +127,18 @@ void addDeviceAndLink(Table& table) {
            [](Config& config, Settings& s) {
              s.cohort.members = config.texts("cohort.members", std::vector<std::string>{});
            })
+      .sent();
+  table
+      .integer("cohort.min_members", "", 0, kMaxMembers,
+               field(&Settings::cohort, &Cohort::minMembers),
+               "with how many members the run may go on when others stay away; 0: it waits for all")
+      .sent();
+  table
+      .integer("cohort.wait_seconds", "s", 0, kMaxWaitSeconds,
+               field(&Settings::cohort, &Cohort::waitSeconds),
+               "with `cohort.min_members`: how long a run waits for a member whose connection has "
+               "broken, at most `limits.park_seconds` of the server; and how long it then waits "
+               "for its client, before it goes on without it")
       .sent();
   table.text("cohort.member", "text", &Settings::member, "which of `cohort.members` this client is")
       .then(checkCohortKeys);

@@ -93,9 +93,25 @@ bool areLonger(const std::vector<SettingChange>& changes, bool isMore) {
   });
 }
 
+// How many steps a cohort's run has is known when all members are connected.
+void checkLengthOfCohort(const PreparedRun& run) {
+  if (!isRunDone(diskFiles(), run.folder)) return;
+  if (run.commits.empty()) throw runDone(run.folder, withoutCheckpointHint(run.folder));
+  const bool isLonger = std::ranges::any_of(run.changes, [](const SettingChange& change) {
+    return isLengthKey(change.key) &&
+           std::strtod(change.after.c_str(), nullptr) > std::strtod(change.before.c_str(), nullptr);
+  });
+  if (isLonger || areLonger(run.changes, false)) return;
+  throw runDone(run.folder,
+                fmt::format("to train it further: cleave-client train --resume {} --set "
+                            "train.epochs=N, with N greater than {}, at all members",
+                            run.folder, run.settings.epochs));
+}
+
 // Throws UsageError unless the run gets at least as many steps as it has done, and more if it is
 // done.
 void checkLength(const PreparedRun& run) {
+  if (run.settings.cohort.exists()) return checkLengthOfCohort(run);
   const std::uint64_t total = totalSteps(run.settings, run.trainSamples());
   const std::string key = lengthKey(run);
   const auto valueFor = [&](std::uint64_t steps) {
@@ -271,13 +287,19 @@ void continueRun(PreparedRun& run, std::uint64_t step) {
 }
 
 void writeRecord(const PreparedRun& run, const std::string& servers) {
-  const std::uint64_t steps = totalSteps(run.settings, run.trainSamples());
-  const std::uint64_t perEpoch = stepsPerEpoch(run.settings, run.trainSamples());
+  const std::uint64_t steps = run.totalSteps();
   // While `codec: auto` is undecided, config.yaml will be written again.
   writeRunRecord(diskFiles(), run.folder,
-                 {run.hello.run_id(), servers, steps, (steps + perEpoch - 1) / perEpoch,
+                 {run.hello.run_id(), servers, steps, steps == 0 ? 0 : run.epochOf(steps),
                   run.settings.autoCodecs.empty() ? configDigest(run.folder) : "", run.trainDigest,
                   run.evaluationDigest});
+}
+
+void recordLength(const PreparedRun& run) {
+  RunRecordFile record = readRunRecord(diskFiles(), run.folder);
+  record.steps = run.totalSteps();
+  record.epochs = record.steps == 0 ? 0 : run.epochOf(record.steps);
+  writeRunRecord(diskFiles(), run.folder, record);
 }
 
 // A process that is killed between the two writes leaves a record without a digest, so that the run

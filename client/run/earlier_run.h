@@ -40,6 +40,9 @@ std::string withoutCheckpointHint(const std::string& folder);
 
 // Writes run.json. `servers`: empty for local servers.
 void writeRecord(const PreparedRun& run, const std::string& servers);
+// Call when all members of a cohort are known: corrects the numbers of steps and epochs in
+// run.json.
+void recordLength(const PreparedRun& run);
 
 // Call after run.settings.resolved has changed: writes config.yaml again, and its digest in
 // run.json.

@@ -274,6 +274,21 @@ void removeUnbegun(const PreparedRun& run) {
   if (!error) std::filesystem::remove(run.folder, error);
 }
 
+std::uint64_t PreparedRun::lastStepOf(std::uint64_t epoch) const {
+  return plan.joint ? plan.joint->lastStepOf(epoch)
+                    : epoch * stepsPerEpoch(settings, trainSamples());
+}
+
+std::uint64_t PreparedRun::epochOf(std::uint64_t step) const {
+  return plan.joint ? plan.joint->epochOf(step)
+                    : (step - 1) / stepsPerEpoch(settings, trainSamples()) + 1;
+}
+
+std::uint64_t PreparedRun::totalSteps() const {
+  const std::uint64_t all = lastStepOf(settings.epochs);
+  return settings.maxSteps == 0 ? all : std::min(all, settings.maxSteps);
+}
+
 void usePass(JointPlan::Pass pass, Loader::Options& options) {
   options.order = std::move(pass.order);
   options.sizes = std::move(pass.sizes);
@@ -291,9 +306,19 @@ Loader::Options trainingOptions(const ClientSettings& settings, const Datasets& 
   return options;
 }
 
+namespace {
+
+// The member of a cohort whose samples the client has; nullopt: all.
+std::optional<std::uint32_t> memberNumber(const RunPlan& plan) {
+  if (!plan.member) return std::nullopt;
+  return plan.joint->present().at(*plan.member);
+}
+
+}  // namespace
+
 Loader::Options trainingOptions(const PreparedRun& run, std::uint64_t epoch) {
   Loader::Options options = trainingOptions(run.settings, run.data, epoch);
-  if (run.plan.joint) usePass(run.plan.joint->trainingPass(run.plan.member, epoch), options);
+  if (run.plan.joint) usePass(run.plan.joint->trainingPass(memberNumber(run.plan), epoch), options);
   return options;
 }
 
@@ -301,7 +326,7 @@ Loader::Options evaluationOptions(const PreparedRun& run) {
   Loader::Options options;
   options.batch = run.settings.evalBatch;
   options.threads = run.settings.data.threads;
-  if (run.plan.joint) usePass(run.plan.joint->evaluationPass(run.plan.member), options);
+  if (run.plan.joint) usePass(run.plan.joint->evaluationPass(memberNumber(run.plan)), options);
   return options;
 }
 

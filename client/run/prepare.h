@@ -68,6 +68,10 @@ struct PreparedRun {
   std::uint32_t trainSamples() const {
     return plan.joint ? plan.joint->samples() : data.train->size();
   }
+  // Of an epoch, from 1; in a cohort, unless members leave before its end.
+  std::uint64_t lastStepOf(std::uint64_t epoch) const;
+  std::uint64_t epochOf(std::uint64_t step) const;  // `step` > 0
+  std::uint64_t totalSteps() const;                 // of the whole run
   // One per body: of replicas, that of the first one.
   std::vector<RunPlan> plansOfBodies() const;
   // The replica that each server is.

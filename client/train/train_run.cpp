@@ -10,6 +10,7 @@
 
 #include "client/run/earlier_run.h"
 #include "common/checkpoint/checkpoint_store.h"
+#include "common/cohort/roster_json.h"
 #include "common/core/bytes.h"
 #include "common/core/clock.h"
 #include "common/core/failpoint.h"
@@ -18,6 +19,7 @@
 #include "common/device/torch_errors.h"
 #include "common/files/sha256.h"
 #include "common/link/edge.h"
+#include "common/link/wire_messages.h"
 #include "common/record/run_events.h"
 #include "common/run/action_tables.h"
 #include "common/run/fingerprint.h"
@@ -125,7 +127,7 @@ void TrainRun::connect() {
     // The members of a cohort compare their initial weights, whether they continue or not.
     const bool needsWeights = prepared_.plan.member || !resumes();
     if (prepared_.plan.spec.initialWeights && needsWeights) prepareWeights();
-    if (prepared_.plan.member && prepared_.isResumed) ownCheckpoints_ = undamagedCheckpoints();
+    if (prepared_.plan.member && prepared_.isResumed) findOwnCheckpoints();
     edgeTokens_ = makeEdgeTokens(prepared_);
     std::vector<ServerRequest> requests;
     for (std::size_t b = 0; b < prepared_.bodies.size(); ++b) requests.push_back(requestFor(b));
@@ -187,11 +189,11 @@ ServerRequest TrainRun::requestFor(std::size_t body) const {
 
 void TrainRun::announceMember(wire::Member& member) const {
   const Datasets& data = prepared_.data;
+  member = past_;
   member.set_name(settings().member);
   member.set_train_samples(data.train->size());
   member.set_evaluation_samples(data.test->size());
   member.set_share_values(stage_.shareSize());
-  for (const RunCommit& each : ownCheckpoints_) member.add_saved(each.step);
   member.mutable_agreed()->insert(prepared_.agreed.begin(), prepared_.agreed.end());
   std::vector<NamedTensor> weights = weightsOf(stage_.head());
   for (NamedTensor& tensor : weightsOf(stage_.tail())) weights.push_back(std::move(tensor));
@@ -199,25 +201,34 @@ void TrainRun::announceMember(wire::Member& member) const {
   (*member.mutable_agreed())["initial weights"] = hexOf(sha256Of(textOf(file)));
 }
 
-// All members are known now. Throws ProtocolError unless all servers know the same ones.
+// All members that take part are known now. Throws ProtocolError unless all servers know the same
+// ones.
 void TrainRun::joinCohort() {
-  const auto rosterOf = [&](std::size_t body) {
-    Roster roster;
-    for (const wire::Member& member : answer(body).members()) {
-      roster.train.push_back(member.train_samples());
-      roster.evaluation.push_back(member.evaluation_samples());
-    }
-    return roster;
-  };
-  const Roster roster = rosterOf(0);
-  for (std::size_t b = 0; b < prepared_.bodies.size(); ++b) {
-    if (roster.train.size() == settings().cohort.members.size() && rosterOf(b) == roster) continue;
+  const std::vector<std::string>& names = settings().cohort.members;
+  const Roster roster = rosterFromWire(answer().cohort(), names.size());
+  for (std::size_t b = 1; b < prepared_.bodies.size(); ++b) {
+    if (rosterFromWire(answer(b).cohort(), names.size()) == roster) continue;
     throw ProtocolError("bad-metadata", "the servers have other members of the cohort",
                         "end the run at all members, and start it again");
   }
   std::vector<RunPlan*> plans = {&prepared_.plan};
   for (RunPlan& body : prepared_.bodies) plans.push_back(&body);
   joinMembers(prepared_.plan.spec, roster, stage_.shareSize(), plans);
+  const std::vector<std::uint32_t>& present = prepared_.plan.joint->present();
+  const auto number = std::ranges::find(names, settings().member) - names.begin();
+  const auto place = std::ranges::find(present, static_cast<std::uint32_t>(number));
+  if (place == present.end()) {
+    throw ProtocolError("bad-metadata",
+                        "the server's list of those who take part lacks this member",
+                        "install the same version of Cleave on both machines");
+  }
+  prepared_.plan.member = static_cast<std::uint32_t>(place - present.begin());
+  recordLength(prepared_);
+  std::vector<std::string> absent = names;
+  for (const std::uint32_t each : present) std::erase(absent, names[each]);
+  if (!absent.empty()) {
+    processLog()->warn("the cohort goes on without {}", fmt::join(absent, ", "));
+  }
   // The others may have committed a checkpoint of which this member has saved its part, but was
   // interrupted before it committed it too.
   for (const RunCommit& own : ownCheckpoints_) {
@@ -237,17 +248,26 @@ void TrainRun::joinCohort() {
   }
 }
 
-// Newest first. Without the digests of the servers' parts, which a commit would have.
-std::vector<RunCommit> TrainRun::undamagedCheckpoints() const {
+void TrainRun::findOwnCheckpoints() {
   constexpr std::size_t kMax = 8;
-  std::vector<RunCommit> found;
+  ownCheckpoints_.clear();
+  past_.Clear();
   const CheckpointStore store(diskFiles(), prepared_.folder);
   for (const CheckpointInfo& each : store.list()) {
-    if (found.size() == kMax) break;
-    if (!store.find(each.step, each.sha256)) continue;
-    found.push_back({each.step, each.sha256, std::vector<std::string>(prepared_.bodies.size())});
+    if (ownCheckpoints_.size() == kMax) break;
+    const auto own = store.find(each.step, each.sha256);
+    if (!own) continue;
+    const CheckpointContent content = readCheckpoint(store, *own, digestOf(prepared_.plan.spec));
+    wire::OwnState& state = *past_.add_saved();
+    state.set_step(each.step);
+    state.set_evaluated(content.engine.evaluated);
+    const auto notes = nlohmann::json::parse(content.notes);
+    if (!past_.has_plan() && notes.contains("cohort")) {
+      toWire(rosterFromJson(notes.at("cohort")), *past_.mutable_plan());
+    }
+    ownCheckpoints_.push_back(
+        {each.step, each.sha256, std::vector<std::string>(prepared_.bodies.size())});
   }
-  return found;
 }
 
 // Whether all servers have a checkpoint of this step.

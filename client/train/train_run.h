@@ -108,7 +108,7 @@ class TrainRun {
   void announceMember(wire::Member& member) const;
   void joinCohort();
   bool allAnswers(const std::function<bool(const wire::HelloOk& ok)>& holds) const;
-  std::vector<RunCommit> undamagedCheckpoints() const;
+  void findOwnCheckpoints();
   bool isAvailable(std::uint64_t step) const;
   const RunCommit& chooseCommit() const;
   void continueAt(std::uint64_t step);
@@ -116,9 +116,12 @@ class TrainRun {
 
   PreparedRun& prepared_;
   ClientStage stage_;
-  std::vector<std::string> edgeTokens_;    // of the edge after each body but the last
-  std::vector<SharedBytes> bodyWeights_;   // by server, until they are sent; may be empty
-  std::vector<RunCommit> ownCheckpoints_;  // in a cohort, what this member has announced
+  std::vector<std::string> edgeTokens_;   // of the edge after each body but the last
+  std::vector<SharedBytes> bodyWeights_;  // by server, until they are sent; may be empty
+  // In a cohort, what this member has announced: its undamaged checkpoints, newest first, without
+  // the digests of the servers' parts, which a commit would have.
+  std::vector<RunCommit> ownCheckpoints_;
+  wire::Member past_;  // what is announced about them
   ResumeCounts resumeCounts_;
   Recorder recorder_;
   std::unique_ptr<Checkpointer> checkpointer_;  // used by the session's callbacks

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "common/codec/checkpoint_error.h"
+#include "common/cohort/roster_json.h"
 #include "common/core/clock.h"
 #include "common/core/durable.h"
 #include "common/core/log.h"
@@ -38,7 +39,7 @@ Trainer::Trainer(TrainRun& run, Progress& progress)
       data_(run.data()),
       session_(run.session()),
       progress_(progress),
-      totalSteps_(totalSteps(settings_, run.prepared().trainSamples())),
+      totalSteps_(run.prepared().totalSteps()),
       decider_(settings_, run.prepared().trainSamples()),
       quality_(run.prepared().plan.spec.codecLevels ? settings_.quality : QualitySettings{},
                hasEightBits(run.prepared().plansOfBodies())),
@@ -78,13 +79,12 @@ TrainResult Trainer::run() {
     run_.loadWeights();
   }
   result_.resumed = run_.resumeCounts();
-  const std::uint64_t perEpoch = stepsPerWholeEpoch();
-  shown_.epochs = (totalSteps_ + perEpoch - 1) / perEpoch;
+  shown_.epochs = totalSteps_ == 0 ? 0 : run_.prepared().epochOf(totalSteps_);
 
   // If a checkpoint was made after an epoch's last step but before its evaluation, that epoch is
   // also unfinished.
   bool isMidway = result_.steps > 0;
-  std::uint64_t epoch = isMidway ? (result_.steps - 1) / perEpoch + 1 : 1;
+  std::uint64_t epoch = isMidway ? run_.prepared().epochOf(result_.steps) : 1;
   for (; stepsLeft() || isMidway; ++epoch) {
     if (!std::exchange(isMidway, false)) beginEpoch();
     trainEpoch(epoch);
@@ -121,6 +121,7 @@ TrainResult Trainer::run() {
   if (settings_.staleness == 0 && !run_.prepared().plan.member) result_.costs = meter_.mean();
   result_.stepsSkipped = decider_.skipped();
   result_.quality = quality_.summary();
+  if (const auto& joint = run_.prepared().plan.joint) result_.cohort = toJson(joint->roster());
   return result_;
 }
 
@@ -146,7 +147,7 @@ bool Trainer::shouldStop(std::uint64_t epoch) {
 }
 
 bool Trainer::evaluationIsDue(std::uint64_t epoch) const {
-  const bool isLastEpoch = epoch * stepsPerWholeEpoch() >= totalSteps_;
+  const bool isLastEpoch = lastStepOf(epoch) >= totalSteps_;
   return settings_.evalEvery > 0 && (epoch % settings_.evalEvery == 0 || isLastEpoch);
 }
 
@@ -197,8 +198,7 @@ bool Trainer::beginStep(std::uint64_t epoch, Loader& loader) {
   // The first batch of the next epoch is prepared during the last step and the evaluation of this
   // epoch.
   const std::uint64_t step = result_.steps + open_.size() + 1;
-  const bool isLast = epochSteps_ + open_.size() + 1 == stepsPerWholeEpoch();
-  if (isLast && step < totalSteps_) nextLoader_ = trainingLoader(epoch + 1);
+  if (step == lastStepOf(epoch) && step < totalSteps_) nextLoader_ = trainingLoader(epoch + 1);
   if (open_.empty()) leaveIfAsked(Phase::train);
   if (open_.empty() && quality_.isDue(result_.steps)) checkQuality(*batch, epoch);
   session_.setCodecLevel(Phase::train, step, quality_.level());
@@ -271,9 +271,9 @@ bool Trainer::isAskedToLeave() const {
 // continue from that step.
 bool Trainer::precedesLongEvaluation(std::uint64_t step) const {
   constexpr double kLongSeconds = 2;
-  const std::uint64_t perEpoch = stepsPerWholeEpoch();
-  const bool endsEpoch = step % perEpoch == 0 || step == totalSteps_;
-  return endsEpoch && evaluationIsDue((step + perEpoch - 1) / perEpoch) &&
+  const std::uint64_t epoch = run_.prepared().epochOf(step);
+  const bool endsEpoch = step == lastStepOf(epoch) || step == totalSteps_;
+  return endsEpoch && evaluationIsDue(epoch) &&
          lastEvalSeconds_.value_or(kLongSeconds) >= kLongSeconds;
 }
 
@@ -281,9 +281,9 @@ bool Trainer::precedesLongEvaluation(std::uint64_t step) const {
 // Such a step makes a checkpoint, from which the run can be continued for more epochs.
 bool Trainer::mayBeLast(std::uint64_t step) const {
   if (step == totalSteps_) return true;
-  const std::uint64_t perEpoch = stepsPerWholeEpoch();
-  return !settings_.stop.metric.empty() && step % perEpoch == 0 &&
-         evaluationIsDue(step / perEpoch) && notBetter_ + 1 >= settings_.stop.patience;
+  const std::uint64_t epoch = run_.prepared().epochOf(step);
+  return !settings_.stop.metric.empty() && step == lastStepOf(epoch) && evaluationIsDue(epoch) &&
+         notBetter_ + 1 >= settings_.stop.patience;
 }
 
 // Whether one of the next steps, which begin before this one has ended, may be the last one.
@@ -329,6 +329,7 @@ nlohmann::json Trainer::notes() const {
                           {"decider", decider_.save()},
                           {"quality", quality_.save()},
                           {"spent", toJson(spent())}};
+  if (const auto& joint = run_.prepared().plan.joint) notes["cohort"] = toJson(joint->roster());
   for (const std::optional<double>& value : result_.lastEval) {
     notes["last_eval"].push_back(value ? nlohmann::json(*value) : nlohmann::json());
   }

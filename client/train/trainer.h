@@ -65,6 +65,7 @@ struct TrainResult {
   std::optional<StepCosts> costs;             // means per step
   BoundedSteps bounded;
   nlohmann::json quality;  // QualityWatch::summary()
+  nlohmann::json cohort;   // who took part; null: the run is not one of a cohort
 };
 
 class Trainer {
@@ -119,9 +120,7 @@ class Trainer {
   void leaveIfAsked(Phase next);
   nlohmann::json notes() const;
   void restore(const nlohmann::json& notes);
-  std::uint64_t stepsPerWholeEpoch() const {
-    return stepsPerEpoch(settings_, run_.prepared().trainSamples());
-  }
+  std::uint64_t lastStepOf(std::uint64_t epoch) const { return run_.prepared().lastStepOf(epoch); }
   void evaluate(std::uint64_t epoch);
   // Whether the last evaluation has reached ClientSettings::target.
   bool reachesTarget() const;

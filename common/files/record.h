@@ -95,7 +95,7 @@ class Recorder {
         : stream_(std::move(stream)), columns_(columns) {}
 
     std::shared_ptr<Stream> stream_;
-    std::size_t columns_;
+    [[maybe_unused]] std::size_t columns_;  // asserted
   };
 
   // Creates the file with its header. Throws RunError if that fails or the file exists. With

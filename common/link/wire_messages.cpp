@@ -277,6 +277,40 @@ Missing missingFromWire(std::span<const std::byte> metadata) {
   return missing;
 }
 
+void toWire(const Roster& roster, wire::CohortPlan& proto) {
+  proto.mutable_train_samples()->Assign(roster.train.begin(), roster.train.end());
+  proto.mutable_evaluation_samples()->Assign(roster.evaluation.begin(), roster.evaluation.end());
+  for (const Attendance& each : roster.attendance) {
+    wire::Attendance& attendance = *proto.add_attendance();
+    attendance.set_first_step(each.firstStep);
+    attendance.set_evaluated(each.evaluated);
+    attendance.mutable_present()->Assign(each.present.begin(), each.present.end());
+  }
+}
+
+Roster rosterFromWire(const wire::CohortPlan& proto, std::size_t members) {
+  constexpr std::uint64_t kMaxStep = std::uint64_t{1} << 48;  // so that sums do not overflow
+  const auto isOfAll = [&](const auto& list) {
+    return static_cast<std::size_t>(list.size()) == members;
+  };
+  bool fits = isOfAll(proto.train_samples()) && isOfAll(proto.evaluation_samples()) &&
+              static_cast<std::size_t>(proto.attendance_size()) <= kMaxAttendances;
+  Roster roster;
+  roster.train.assign(proto.train_samples().begin(), proto.train_samples().end());
+  roster.evaluation.assign(proto.evaluation_samples().begin(), proto.evaluation_samples().end());
+  for (const wire::Attendance& each : proto.attendance()) {
+    fits = fits && static_cast<std::size_t>(each.present_size()) <= members &&
+           std::max(each.first_step(), each.evaluated()) <= kMaxStep;
+    roster.attendance.push_back(
+        {each.first_step(), each.evaluated(), {each.present().begin(), each.present().end()}});
+  }
+  if (!fits) {
+    throw ProtocolError("bad-metadata", "the plan of a cohort is not one of its " +
+                                            std::to_string(members) + " members");
+  }
+  return roster;
+}
+
 std::string toWire(const Drain& drain) {
   wire::Drain proto;
   proto.set_seconds(drain.seconds);

@@ -11,6 +11,7 @@
 #include "common/engine/messages.h"
 #include "common/link/arrived.h"
 #include "common/net/frames/metadata.h"
+#include "common/topology/cohort.h"
 #include "common/topology/key.h"
 #include "proto/wire.pb.h"
 
@@ -72,6 +73,11 @@ struct ReceivedReport {
 std::string toWire(const ReceivedReport& report);
 ReceivedReport receivedFromWire(std::span<const std::byte> metadata);
 ReceivedReport reportFrom(const wire::Received& proto);
+
+void toWire(const Roster& roster, wire::CohortPlan& proto);
+// Throws ProtocolError unless it has as many members as the cohort, and not too many attendances;
+// JointPlan checks these.
+Roster rosterFromWire(const wire::CohortPlan& proto, std::size_t members);
 
 void toWire(const Arrived& arrived, wire::Arrived& proto);
 Arrived arrivedFromWire(const wire::Arrived& proto);

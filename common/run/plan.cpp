@@ -237,6 +237,15 @@ void checkCohort(const RunSpec& spec, const CodecPlan& codecs) {
     refuseCohort("cohort.members has '" + name + "' twice, or an empty name",
                  "list the name of each member's certificate once", "cohort.members");
   }
+  if (cohort.minMembers > cohort.size()) {
+    refuseCohort("cohort.min_members is " + std::to_string(cohort.minMembers) +
+                     ", but the cohort has " + std::to_string(cohort.size()) + " members",
+                 "lower it, or list more members", "cohort.min_members");
+  }
+  if (!cohort.needsAll() && (spec.bodies > 1 || spec.replicas > 1)) {
+    refuseCohort("a cohort that may go on without a member needs a single server",
+                 "set cohort.min_members to 0, or use one server", "cohort.min_members");
+  }
   if (cohort.batch == 0 || cohort.evalBatch == 0 ||
       std::max(cohort.batch, cohort.evalBatch) > spec.maxBatch ||
       spec.microBatches > cohort.batch) {

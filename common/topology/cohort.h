@@ -14,18 +14,37 @@ struct Cohort {
   // In a run spec: samples of the batches of training and evaluation, of all members together.
   std::uint32_t batch = 0;
   std::uint32_t evalBatch = 0;
+  // With fewer members than this, the run does not continue; 0: it needs all.
+  std::uint32_t minMembers = 0;
+  // How long a run that continues waits for the others, once `minMembers` are connected.
+  std::uint32_t waitSeconds = 60;
 
   bool exists() const { return !id.empty(); }
   std::uint32_t size() const { return static_cast<std::uint32_t>(members.size()); }
+  bool needsAll() const { return minMembers == 0 || minMembers >= size(); }
 
   bool operator==(const Cohort&) const = default;
 };
 inline constexpr std::uint32_t kMaxMembers = 64;
+inline constexpr std::uint32_t kMaxWaitSeconds = 1000000;
 
-// What the members of a cohort have announced, by member.
+// Who takes part in a cohort's run, from a step on.
+struct Attendance {
+  std::uint64_t firstStep = 1;
+  std::uint64_t evaluated = 0;         // evaluation batches before this step
+  std::vector<std::uint32_t> present;  // numbers of members, in their order
+
+  bool operator==(const Attendance&) const = default;
+};
+inline constexpr std::size_t kMaxAttendances = 256;
+
+// What is known about the members of a cohort.
 struct Roster {
-  std::vector<std::uint32_t> train;       // training samples
-  std::vector<std::uint32_t> evaluation;  // evaluation samples
+  std::vector<std::uint32_t> train;       // training samples, by member
+  std::vector<std::uint32_t> evaluation;  // evaluation samples, by member
+  // In the order of their first steps, the first of which is 1; empty: all members take part in all
+  // steps.
+  std::vector<Attendance> attendance = {};
 
   bool operator==(const Roster&) const = default;
 };

@@ -74,9 +74,9 @@ void BodyCheckpoints::saveCodecs(std::uint64_t since,
   for (TensorLink* const edge : edges_) {
     edge->saveCodecs(since, [codecs](SavedCodecs ofEdge) { codecs->add(std::move(ofEdge)); });
   }
-  for (std::uint32_t member = 0; member < clients_.size(); ++member) {
-    const bool isLast = member + 1 == clients_.size();
-    clients_[member]->saveCodecs(since, [codecs, member, isLast, saved](SavedCodecs ofClient) {
+  for (const auto& [member, link] : clients_) {
+    const bool isLast = link == clients_.back().link;
+    link->saveCodecs(since, [codecs, member = member, isLast, saved](SavedCodecs ofClient) {
       for (TensorCodecs::SavedState& state : ofClient.states) state.member = member;
       codecs->add(std::move(ofClient));
       if (isLast) saved(std::move(*codecs));
@@ -128,8 +128,8 @@ void BodyCheckpoints::restoreCodecs(std::vector<TensorCodecs::SavedState> states
   for (TensorLink* const edge : edges_) {
     restore(*edge, [&](const auto& state) { return edge->carries(state.flow); });
   }
-  for (std::size_t member = 0; member < clients_.size(); ++member) {
-    restore(*clients_[member], [&](const auto& state) { return state.member == member; });
+  for (const auto& [member, link] : clients_) {
+    restore(*link, [number = member](const auto& state) { return state.member == number; });
   }
 }
 

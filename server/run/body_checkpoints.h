@@ -22,11 +22,15 @@ namespace cleave {
 // Device thread, unless stated otherwise.
 class BodyCheckpoints {
  public:
+  struct Client {
+    std::uint32_t member = 0;  // its number in its cohort
+    std::shared_ptr<TensorLink> link;
+  };
   // `stored` and `record` are borrowed. `clients`: the links to all clients; `edges`: the run's
   // other links. `hasReplicas`: the client compares their weights. `saved` is called on the io
   // thread.
   BodyCheckpoints(const StoredRun& stored, RunRecord& record, std::vector<TensorLink*> edges,
-                  std::vector<std::shared_ptr<TensorLink>> clients, bool hasReplicas,
+                  std::vector<Client> clients, bool hasReplicas,
                   std::function<void(const Saved&)> saved, boost::asio::any_io_executor io)
       : stored_(stored),
         record_(record),
@@ -60,7 +64,7 @@ class BodyCheckpoints {
   const StoredRun& stored_;
   RunRecord& record_;
   const std::vector<TensorLink*> edges_;
-  const std::vector<std::shared_ptr<TensorLink>> clients_;
+  const std::vector<Client> clients_;
   const bool hasReplicas_;
   const std::function<void(const Saved&)> saved_;
   const boost::asio::any_io_executor io_;

@@ -6,9 +6,11 @@
 #include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "common/core/printable.h"
 #include "common/files/sha256.h"
+#include "common/link/wire_messages.h"
 
 namespace cleave {
 namespace {
@@ -58,35 +60,146 @@ std::uint32_t memberNumber(const RunRequest& request) {
   return static_cast<std::uint32_t>(found - cohort.members.begin());
 }
 
-std::vector<wire::Commit> commonCommits(const std::vector<std::unique_ptr<Seat>>& members) {
+namespace {
+
+// Who took part up to this step.
+std::vector<Attendance> until(std::uint64_t step, std::vector<Attendance> attendance) {
+  std::erase_if(attendance, [&](const Attendance& each) { return each.firstStep > step; });
+  return attendance;
+}
+
+// What a member has saved.
+struct Past {
+  Announced member;
+  Roster roster;  // as of its newest checkpoint
+  std::map<std::uint64_t, std::uint64_t> evaluated;
+
+  // Whether it has saved a checkpoint of the step that continues the same steps as `other`.
+  bool has(std::uint64_t step, const Past& other) const {
+    return evaluated.contains(step) && other.evaluated.contains(step) &&
+           evaluated.at(step) == other.evaluated.at(step) &&
+           until(step, roster.attendance) == until(step, other.roster.attendance);
+  }
+};
+
+Past pastOf(const Announced& announced, std::size_t members) {
+  const wire::Member& member = announced.hello->member();
+  Past past{announced, {}, {}};
+  for (const wire::OwnState& each : member.saved()) past.evaluated[each.step()] = each.evaluated();
+  if (member.has_plan()) past.roster = rosterFromWire(member.plan(), members);
+  past.roster.train.resize(members);
+  past.roster.evaluation.resize(members);
+  return past;
+}
+
+// Adds what the members who are connected announce. Throws UsageError "other-member" if a member
+// had other data before.
+void addAnnounced(Roster& roster, const std::vector<Announced>& members) {
+  for (const auto& [n, hello] : members) {
+    const wire::Member& member = hello->member();
+    const auto add = [&](std::uint32_t& known, std::uint32_t now, const std::string& what) {
+      if (known != 0 && known != now) {
+        refuse(fmt::format("{} has {} {} samples, but had {} before", printable(member.name()), now,
+                           what, known),
+               "restore its data", "data");
+      }
+      known = now;
+    };
+    add(roster.train[n], member.train_samples(), "training");
+    add(roster.evaluation[n], member.evaluation_samples(), "evaluation");
+  }
+}
+
+}  // namespace
+
+bool continues(const std::vector<Announced>& members) {
+  return std::ranges::any_of(
+      members, [](const Announced& member) { return !member.hello->committed().empty(); });
+}
+
+Gathering gather(const Cohort& cohort, const std::vector<Announced>& members) {
+  std::vector<Past> pasts;
+  for (const Announced& member : members) pasts.push_back(pastOf(member, cohort.size()));
   std::map<std::uint64_t, wire::Commit, std::greater<>> commits;
-  for (const auto& seat : members) {
-    for (const wire::Commit& each : seat->request().hello.committed()) {
+  const Past* newest = nullptr;       // a member that has committed the newest checkpoint
+  std::optional<std::uint64_t> lost;  // a checkpoint that a member has committed, but not any more
+  for (const Past& past : pasts) {
+    for (const wire::Commit& each : past.member.hello->committed()) {
       // A member that continued from a checkpoint which others had committed lacks the digest.
-      if (!each.sha256().empty()) commits.try_emplace(each.step(), each);
+      if (each.sha256().empty()) continue;
+      if (!past.evaluated.contains(each.step())) {
+        lost = std::max(lost.value_or(0), each.step());
+        continue;
+      }
+      const bool isNew = commits.empty() || each.step() > commits.begin()->first;
+      if (commits.try_emplace(each.step(), each).second && isNew) newest = &past;
     }
   }
-  if (commits.empty()) return {};
-  const std::uint64_t newest = commits.begin()->first;
-  std::string lacking;
-  for (const auto& seat : members) {
-    const wire::Member& member = seat->request().hello.member();
-    const auto lacks = [&](const auto& commit) {
-      return std::ranges::find(member.saved(), commit.first) == member.saved().end();
-    };
-    if (std::erase_if(commits, lacks) > 0 && lacking.empty()) lacking = printable(member.name());
-  }
-  if (commits.empty()) {
+  Gathering result;
+  result.roster.train.resize(cohort.size());
+  result.roster.evaluation.resize(cohort.size());
+  const auto refuseLacking = [](std::uint64_t step, const std::string& who) {
     throw UsageError(
         "other-member",
         fmt::format("the cohort continues from step {}, but {} has no checkpoint of a step that "
                     "all members have",
-                    newest, lacking),
+                    step, who),
         "continue the run of each member with --resume, or start a new run at all members");
+  };
+  if (newest == nullptr) {
+    if (lost) refuseLacking(*lost, "the member that made it");
+    addAnnounced(result.roster, members);
+    return result;
   }
-  std::vector<wire::Commit> common;
-  for (auto& [step, commit] : commits) common.push_back(std::move(commit));
-  return common;
+  const Past reference = *newest;
+  const std::uint64_t last = commits.begin()->first;
+  // The last step before the members were those that have made the newest checkpoint.
+  const std::vector<Attendance> before = until(last, reference.roster.attendance);
+  const std::uint64_t since = before.empty() ? 0 : before.back().firstStep - 1;
+  const auto haveAll = [&](const auto& commit) {
+    return std::ranges::all_of(pasts,
+                               [&](const Past& past) { return past.has(commit.first, reference); });
+  };
+  const bool hasCommon = std::ranges::any_of(
+      commits, [&](const auto& commit) { return commit.first > since && haveAll(commit); });
+  std::string lacking;
+  for (const Past& past : pasts) {
+    if (hasCommon || past.has(last, reference)) continue;
+    if (lacking.empty()) lacking = printable(past.member.hello->member().name());
+    result.behind.push_back(past.member.number);
+  }
+  std::erase_if(pasts, [&](const Past& past) {
+    return std::ranges::find(result.behind, past.member.number) != result.behind.end();
+  });
+  const bool areEnough = !cohort.needsAll() && pasts.size() >= cohort.minMembers;
+  if (!result.behind.empty() && (!areEnough || pasts.front().member.number != 0)) {
+    refuseLacking(last, lacking);
+  }
+  std::erase_if(commits, [&](const auto& commit) { return !haveAll(commit); });
+  for (auto& [step, commit] : commits) {
+    result.evaluated[step] = reference.evaluated.at(step);
+    result.commits.push_back(std::move(commit));
+  }
+  result.roster = reference.roster;
+  addAnnounced(result.roster, members);
+  return result;
+}
+
+Roster rosterFrom(const Gathering& gathering, std::uint64_t step,
+                  const std::vector<std::uint32_t>& present) {
+  Roster roster = gathering.roster;
+  roster.attendance = until(step, std::move(roster.attendance));
+  if (!roster.attendance.empty() && roster.attendance.back().present == present) return roster;
+  if (roster.attendance.size() == kMaxAttendances) {
+    throw UsageError(
+        "bad-cohort",
+        fmt::format("members have left the cohort or come back {} times", kMaxAttendances),
+        "start a new run with --set weights.file=… from the model of this one");
+  }
+  const auto evaluated = gathering.evaluated.find(step);
+  roster.attendance.push_back(
+      {step + 1, evaluated == gathering.evaluated.end() ? 0 : evaluated->second, present});
+  return roster;
 }
 
 void checkSameRun(const RunRequest& first, const RunRequest& other) {

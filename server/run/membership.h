@@ -2,10 +2,12 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <vector>
 
-#include "server/run/seat.h"
+#include "common/topology/cohort.h"
+#include "server/run/run_request.h"
 
 namespace cleave {
 
@@ -17,9 +19,31 @@ std::uint32_t memberNumber(const RunRequest& request);
 // run.
 void checkSameRun(const RunRequest& first, const RunRequest& other);
 
-// The checkpoints of which every member of the cohort has saved its part, and that a member has
-// committed, newest first. None: the run begins at step 0. Throws UsageError "other-member" if a
-// member has committed checkpoints, but another one lacks its part of each.
-std::vector<wire::Commit> commonCommits(const std::vector<std::unique_ptr<Seat>>& members);
+// A member that is connected.
+struct Announced {
+  std::uint32_t number = 0;
+  const wire::Hello* hello = nullptr;
+};
+
+// What the members of a cohort that are connected can do together.
+struct Gathering {
+  std::vector<wire::Commit> commits;  // that they can continue from, newest first; none: step 0
+  std::vector<std::uint32_t> behind;  // numbers of those that cannot: they lack these checkpoints
+  Roster roster;                      // as of `commits`; without samples of members not seen yet
+  std::map<std::uint64_t, std::uint64_t> evaluated;  // evaluation batches before, by step
+};
+// The checkpoints are those of which every member has saved its part, and that a member has
+// committed. If the cohort may go on without some members, those without the newest one are left
+// behind. `members`: in their order. Throws UsageError "other-member" if one has committed
+// checkpoints, but too few of the others have their parts of one, or members disagree about the
+// past.
+Gathering gather(const Cohort& cohort, const std::vector<Announced>& members);
+
+// The roster of a run that continues from `step` with these members.
+Roster rosterFrom(const Gathering& gathering, std::uint64_t step,
+                  const std::vector<std::uint32_t>& present);
+
+// Whether the members can continue from a checkpoint, as far as they say.
+bool continues(const std::vector<Announced>& members);
 
 }  // namespace cleave

@@ -53,11 +53,16 @@ std::string keyOf(const RunRequest& request) {
   return request.isTrial() ? fmt::format("trial/{}", request.session) : request.runId();
 }
 
-std::size_t memberBytesOf(const RunRequest& request) {
+// `isFirst`: the first member's bytes include those of the members that have left, in the plan.
+std::size_t memberBytesOf(const RunRequest& request, bool isFirst) {
   if (!request.spec.cohort.exists()) return 0;
   const wire::Member& member = request.hello.member();
-  return memberBytes(std::uint64_t{member.train_samples()} + member.evaluation_samples(),
-                     member.share_values());
+  std::uint64_t samples = std::uint64_t{member.train_samples()} + member.evaluation_samples();
+  if (isFirst) {
+    for (const std::uint32_t each : member.plan().train_samples()) samples += each;
+    for (const std::uint32_t each : member.plan().evaluation_samples()) samples += each;
+  }
+  return memberBytes(samples, member.share_values());
 }
 
 // The run in the account of usage. The ids of trials are unknown to users.
@@ -89,9 +94,8 @@ std::shared_ptr<Seat> RunTable::admit(RunRequest request) {
   } else {
     admission_.checkRun(request.identity, request.runId(), plan);
     refuseServed(request);
-    const std::size_t forMember = memberBytesOf(request);
-    if (auto seat = join(request, plan, forMember)) return seat;
-    ticket = reserve(request.identity, plan, forMember);
+    if (auto seat = join(request, plan)) return seat;
+    ticket = reserve(request.identity, plan, memberBytesOf(request, true));
   }
   const std::string key = keyOf(request);
   assert(!seats_.contains(key));
@@ -105,8 +109,7 @@ std::function<void(std::exception_ptr)> RunTable::failedFunction(const std::stri
 }
 
 // Adds a seat to the run of the member's cohort; null if no member of it has connected.
-std::shared_ptr<Seat> RunTable::join(RunRequest& request, const RunPlan& plan,
-                                     std::size_t forMember) {
+std::shared_ptr<Seat> RunTable::join(RunRequest& request, const RunPlan& plan) {
   const Cohort& cohort = request.spec.cohort;
   if (!cohort.exists() || request.isTrial()) return nullptr;
   const auto found = std::ranges::find_if(seats_, [&](const auto& each) {
@@ -117,7 +120,7 @@ std::shared_ptr<Seat> RunTable::join(RunRequest& request, const RunPlan& plan,
   if (found == seats_.end()) return nullptr;
   const std::shared_ptr<Seat> first = found->second;
   const std::string key = keyOf(request);
-  auto ticket = admission_.admitMember(request.identity, plan, forMember);
+  auto ticket = admission_.admitMember(request.identity, plan, memberBytesOf(request, false));
   Seat& seat = first->run().join(std::move(request), std::move(ticket), failedFunction(key));
   return seats_[key] = std::shared_ptr<Seat>(first, &seat);
 }

@@ -58,7 +58,7 @@ class RunTable {
   void recordUsage(ServedRun& run, SteadyTime time);
   void closeUsage(ServedRun& run);
   void refuseServed(const RunRequest& request);
-  std::shared_ptr<Seat> join(RunRequest& request, const RunPlan& plan, std::size_t forMember);
+  std::shared_ptr<Seat> join(RunRequest& request, const RunPlan& plan);
   std::function<void(std::exception_ptr)> failedFunction(const std::string& key);
   std::unique_ptr<Admission::Ticket> reserve(const std::string& identity, const RunPlan& plan,
                                              std::size_t forMember);

@@ -45,7 +45,7 @@ Seat::Seat(ServedRun& run, const RunResources& resources, std::uint32_t number, 
 
 void Seat::stored(const LastConnection& connection) {
   last_ = connection;
-  if (endError_) std::rethrow_exception(endError_);
+  throwIfEnded();
 }
 
 asio::awaitable<void> Seat::storeConnection(const wire::Hello& hello) {
@@ -89,16 +89,16 @@ asio::awaitable<std::string> Seat::serve() {
 void Seat::park() {
   assert(link_ && !parked_);
   link_->detach();
-  parked_.emplace(Parked{now(), asio::steady_timer(resources_.io, resources_.settings.park)});
-  const auto seconds = std::chrono::duration<double>(resources_.settings.park).count();
+  const auto [patience, key] = run_.patience();
+  parked_.emplace(Parked{now(), asio::steady_timer(resources_.io, patience)});
   const std::weak_ptr<TensorLink> parkedLink = link_;
-  parked_->timer.async_wait([parkedLink, seconds](const boost::system::error_code& cancelled) {
+  parked_->timer.async_wait([parkedLink, seconds = std::chrono::duration<double>(patience).count(),
+                             key](const boost::system::error_code& cancelled) {
     const auto link = parkedLink.lock();
     if (cancelled || !link || link->connection()) return;
     link->fail(std::make_exception_ptr(
-        RunError("park-timeout", fmt::format("its client has not reconnected within {} s "
-                                             "(limits.park_seconds in the server's configuration)",
-                                             seconds))));
+        RunError("park-timeout",
+                 fmt::format("its client has not reconnected within {:g} s ({})", seconds, key))));
   });
   run_.tellWhoIsMissing(*this);
 }

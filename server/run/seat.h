@@ -15,28 +15,14 @@
 #include "common/core/clock.h"
 #include "common/link/tensor_link.h"
 #include "common/net/connection.h"
-#include "common/run/run_spec.h"
 #include "proto/wire.pb.h"
 #include "server/run/admission.h"
+#include "server/run/run_request.h"
 #include "server/run/run_resources.h"
 #include "server/status/status.h"
 #include "server/store/last_connection.h"
 
 namespace cleave {
-
-// A client's request for a run.
-struct RunRequest {
-  wire::Hello hello;
-  RunSpec spec;  // the run spec of the Hello
-  std::string identity;
-  std::uint64_t session = 0;    // number of the session that received it
-  bool clientIsLocal = false;   // the client also uses this machine's processors
-  bool hasCertificate = false;  // which says its identity
-
-  const std::string& runId() const { return hello.run_id(); }
-  // A trial of codecs: it leaves no records, and its weights cannot be fetched.
-  bool isTrial() const { return hello.kind() == wire::Hello::TRIAL; }
-};
 
 class ServedRun;
 
@@ -86,6 +72,10 @@ class Seat {
 
   // Ends the run with this error, which is sent to the client if it is connected.
   void end(std::exception_ptr error);
+  // Throws the error of an earlier end() without open().
+  void throwIfEnded() const {
+    if (endError_) std::rethrow_exception(endError_);
+  }
   bool isParked() const { return parked_.has_value(); }
   // Requires isParked().
   SteadyTime parkedSince() const { return parked_->since; }

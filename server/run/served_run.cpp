@@ -21,6 +21,7 @@
 #include "common/device/torch_errors.h"
 #include "common/files/sha256.h"
 #include "common/link/edge.h"
+#include "common/link/wire_messages.h"
 #include "common/run/action_tables.h"
 #include "server/run/hello.h"
 #include "server/run/membership.h"
@@ -98,6 +99,13 @@ Seat& ServedRun::join(RunRequest request, std::unique_ptr<Admission::Ticket> tic
         kMemberRetrySeconds);
   }
   checkSameRun(owner().request(), request);
+  if (isOpening_) {
+    throw RunError("member-late",
+                   fmt::format("the cohort {} has gone on without {}",
+                               printable(plan_.spec.cohort.id), plan_.spec.cohort.members[number]),
+                   "when the run is done, ask another member for its model.safetensors; to train "
+                   "with this member's data, start a new run from that file (weights.file)");
+  }
   auto seat = std::make_unique<Seat>(*this, resources_, number, std::move(request),
                                      std::move(ticket), std::move(failed));
   return **seats_.insert(place, std::move(seat));
@@ -112,6 +120,23 @@ std::vector<std::string> ServedRun::missing() const {
   return names;
 }
 
+// The first member decides, and the records are its own, so nothing goes on without it.
+bool ServedRun::goesOnWithout(const Seat& seat) const {
+  const Cohort& cohort = plan_.spec.cohort;
+  const std::vector<Announced> members = announced();
+  if (&seat != &owner() || seat.number() != 0 || isOpening_ || cohort.needsAll() ||
+      members.size() < cohort.minMembers || !continues(members) ||
+      secondsSince(created_) < cohort.waitSeconds) {
+    return false;
+  }
+  try {
+    gather(cohort, members);
+    return true;
+  } catch (const UsageError&) {  // those that can continue may still come
+    return false;
+  }
+}
+
 asio::awaitable<bool> ServedRun::waitUntilOpen() {
   using namespace asio::experimental::awaitable_operators;
   if (opened_.expiry() == SteadyTime::max()) {
@@ -123,21 +148,55 @@ asio::awaitable<bool> ServedRun::waitUntilOpen() {
   co_return opened_.expiry() != SteadyTime::max();
 }
 
-// All parts of the run know its batches from now on.
-void ServedRun::joinMembers() {
-  Roster roster;
-  for (const auto& seat : seats_) {
-    const wire::Member& member = seat->request().hello.member();
-    roster.train.push_back(member.train_samples());
-    roster.evaluation.push_back(member.evaluation_samples());
+const std::string& ServedRun::nameOf(const Seat& seat) const {
+  return plan_.spec.cohort.members[seat.number()];
+}
+
+std::vector<Announced> ServedRun::announced() const {
+  std::vector<Announced> members;
+  for (const auto& seat : seats_) members.push_back({seat->number(), &seat->request().hello});
+  return members;
+}
+
+std::vector<std::string> ServedRun::presentNames() const {
+  std::vector<std::string> names;
+  for (const auto& seat : seats_) names.push_back(nameOf(*seat));
+  return names;
+}
+
+// Finds out from where the members can continue, and ends the seats of those that cannot.
+void ServedRun::gatherMembers() {
+  gathering_ = gather(plan_.spec.cohort, announced());
+  commits_ = gathering_.commits;
+  for (const std::uint32_t number : gathering_.behind) {
+    const auto found = std::ranges::find(seats_, number, &Seat::number);
+    Seat* const each = found->get();
+    each->end(std::make_exception_ptr(RunError(
+        "member-late",
+        fmt::format("the cohort continues from step {}, of which {} has no checkpoint",
+                    commits_.front().step(), nameOf(*each)),
+        "when the run is done, ask another member for its model.safetensors; to train with this "
+        "member's data, start a new run from that file (weights.file)")));
+    behind_.push_back(std::move(*found));
+    seats_.erase(found);
   }
-  commits_ = commonCommits(seats_);
+}
+
+// All parts of the run know its batches from now on. Call when the store has said which checkpoints
+// it has.
+void ServedRun::joinMembers() {
+  std::vector<std::uint32_t> present;
+  for (const auto& seat : seats_) present.push_back(seat->number());
+  const auto& steps = stored_.available;
+  const std::uint64_t step = steps.empty() ? 0 : *std::ranges::max_element(steps);
   RunPlan* plan = &plan_;
-  cleave::joinMembers(plan_.spec, std::move(roster), hello().member().share_values(),
-                      std::span(&plan, 1));
+  cleave::joinMembers(plan_.spec, rosterFrom(gathering_, step, present),
+                      hello().member().share_values(), std::span(&plan, 1));
 }
 
 bool ServedRun::leave(Seat& seat, const std::string& reason) {
+  if (std::erase_if(behind_, [&](const auto& each) { return each.get() == &seat; }) > 0)
+    return false;
   if (!isOpen() && seats_.size() > 1) {
     std::erase_if(seats_, [&](const auto& each) { return each.get() == &seat; });
     return false;
@@ -146,9 +205,8 @@ bool ServedRun::leave(Seat& seat, const std::string& reason) {
   left_.push_back(&seat);
   const bool isLast = left_.size() == seats_.size();  // endSeats() may make others leave
   if (!reason.empty() && seats_.size() > 1) {
-    const std::string& name = plan_.spec.cohort.members[seat.number()];
     endSeats(RunError(ErrorKind::attempt, "member-left",
-                      fmt::format("{} has left the cohort: {}", name, reason),
+                      fmt::format("{} has left the cohort: {}", nameOf(seat), reason),
                       "start the run again when all members can take part"));
   }
   return isLast;
@@ -165,10 +223,11 @@ void ServedRun::endSeats(const Error& error) {
 // ---- Opening ----
 
 asio::awaitable<void> ServedRun::open() {
-  assert(isComplete());
+  assert(!isOpening_);
+  isOpening_ = true;
   try {
     commits_ = {hello().committed().begin(), hello().committed().end()};
-    if (plan_.spec.cohort.exists()) joinMembers();
+    if (plan_.spec.cohort.exists()) gatherMembers();
     co_await openAll();
   } catch (...) {
     openError_ = std::current_exception();
@@ -179,6 +238,7 @@ asio::awaitable<void> ServedRun::open() {
 
 asio::awaitable<void> ServedRun::openAll() {
   co_await openRecords();
+  if (plan_.spec.cohort.exists()) joinMembers();
   mailbox_ = std::make_shared<Mailbox>(resources_.device, plan_.inFlight, seats_.size());
   if (engineOptions(plan_).reduces) {
     // Identities cannot join each other's groups. The client's random attempt keeps strangers out.
@@ -188,8 +248,10 @@ asio::awaitable<void> ServedRun::openAll() {
   if (resources_.stages != nullptr) stageMemory_.emplace(plan_);
   openLinks();
   const auto saved = [replies = saved_](const Saved& each) { replies->savedHere(each); };
-  checkpoints_.emplace(stored_, *record_, edges_.links(), clientLinks(), plan_.spec.replicas > 1,
-                       saved, resources_.io);
+  std::vector<BodyCheckpoints::Client> clients;
+  for (const auto& seat : seats_) clients.push_back({seat->number(), seat->link()});
+  checkpoints_.emplace(stored_, *record_, edges_.links(), std::move(clients),
+                       plan_.spec.replicas > 1, saved, resources_.io);
   worker_ = makeWorker();
   // Builds the model as the worker's first action, so that the Hello is answered without waiting
   // for the device, and the build time is charged to the session.
@@ -226,7 +288,7 @@ void ServedRun::openLinks() {
   trace_ = options.trace;
   parts_ = std::make_shared<std::vector<std::atomic<std::uint64_t>>>(seats_.size());
   saved_ = std::make_shared<SavedByAll>(
-      engineOptions(plan_).sumsMembers ? plan_.spec.cohort.members : std::vector<std::string>());
+      engineOptions(plan_).sumsMembers ? presentNames() : std::vector<std::string>());
   const auto deliverFrom = [this](std::size_t peer) {
     return [mailbox = mailbox_, replicas = replicas_, saved = saved_, parts = parts_,
             peer](Message message) {
@@ -247,11 +309,12 @@ void ServedRun::openLinks() {
   edges_.takeFlows(options);
   const auto pool = stageMemory_ ? stageMemory_->inputs : resources_.pool;
   edges_.start(options, pool, deliverFrom(0), record);
-  for (const auto& seat : seats_) {
-    seat->open(std::make_shared<TensorLink>(
-        options, pool, resources_.io,
-        TensorLink::Callbacks{deliverFrom(seat->number()), record, seat->failed()}));
-    saved_->addClient(seat->link());
+  for (std::size_t s = 0; s < seats_.size(); ++s) {
+    Seat& seat = *seats_[s];
+    seat.open(
+        std::make_shared<TensorLink>(options, pool, resources_.io,
+                                     TensorLink::Callbacks{deliverFrom(s), record, seat.failed()}));
+    saved_->addClient(seat.link());
   }
 }
 
@@ -320,9 +383,9 @@ ActionTable ServedRun::build() {
       reduceFunction());
   if (auto* const remote = dynamic_cast<RemoteBody*>(body_.get())) remote->startActions(table);
   if (plan_.joint) {
-    table[indexOf(ActionKind::sum)] = [this](Work work) -> Result {
-      return sumOfParts(std::get<std::vector<Blob>>(work.input), hello().member().share_values(),
-                        plan_.spec.cohort.members);
+    table[indexOf(ActionKind::sum)] = [values = hello().member().share_values(),
+                                       names = presentNames()](Work work) -> Result {
+      return sumOfParts(std::get<std::vector<Blob>>(work.input), values, names);
     };
   }
   makeUpdateFail(table);
@@ -383,11 +446,21 @@ void ServedRun::connected(const Seat& seat) {
   stored_.files->reconnected(seat.session(), seat.lastConnection().generation, &seat == &owner());
 }
 
+ServedRun::Patience ServedRun::patience() const {
+  const std::chrono::milliseconds park = resources_.settings.park;
+  const Cohort& cohort = plan_.spec.cohort;
+  const std::chrono::milliseconds ofCohort = std::chrono::seconds(cohort.waitSeconds);
+  if (cohort.exists() && !cohort.needsAll() && ofCohort < park) {
+    return {ofCohort, "cohort.wait_seconds"};
+  }
+  return {park, "limits.park_seconds in the server's configuration"};
+}
+
 void ServedRun::tellWhoIsMissing(const Seat& changed) const {
   if (seats_.size() < 2) return;
   Missing missing;
   for (const auto& seat : seats_) {
-    if (seat->isParked()) missing.members.push_back(plan_.spec.cohort.members[seat->number()]);
+    if (seat->isParked()) missing.members.push_back(nameOf(*seat));
   }
   for (const auto& seat : seats_) {
     if (seat.get() == &changed || !seat->link()->connection()) continue;
@@ -408,13 +481,7 @@ wire::HelloOk ServedRun::helloOk(const Seat& seat) const {
   if (plan_.spec.replicas > 1) {
     ok.set_replica_group(sha256Of(fmt::format("{}", fmt::join(resources_.replicas->hosts, "\n"))));
   }
-  for (const auto& each : seats_) {
-    if (!plan_.joint) break;
-    wire::Member& member = *ok.add_members();
-    member = each->request().hello.member();
-    member.clear_agreed();
-    member.clear_saved();
-  }
+  if (plan_.joint) toWire(plan_.joint->roster(), *ok.mutable_cohort());
   for (const std::uint64_t step : stored_.available) ok.add_available(step);
   ok.set_recorded_step(stored_.recordedStep);
   ok.set_exact(stored_.isExact);
@@ -497,7 +564,7 @@ std::vector<std::string> ServedRun::waitsFor() const {
   for (const auto& parts : *parts_) most = std::max<std::uint64_t>(most, parts);
   for (std::size_t s = 0; s < seats_.size(); ++s) {
     if (seats_[s]->isParked() || (*parts_)[s] < most) {
-      names.push_back(printable(plan_.spec.cohort.members[seats_[s]->number()]));
+      names.push_back(printable(nameOf(*seats_[s])));
     }
   }
   return names;
@@ -506,7 +573,7 @@ std::vector<std::string> ServedRun::waitsFor() const {
 void ServedRun::describe(const Seat& seat, SessionStatus& status) const {
   if (plan_.spec.cohort.exists()) {
     status.cohort = printable(plan_.spec.cohort.id);
-    status.member = printable(plan_.spec.cohort.members[seat.number()]);
+    status.member = printable(nameOf(seat));
     status.samples = seat.request().hello.member().train_samples();
     status.waitsFor = waitsFor();
   }

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/steady_timer.hpp>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
@@ -29,6 +30,7 @@
 #include "server/run/admission.h"
 #include "server/run/body_checkpoints.h"
 #include "server/run/latch.h"
+#include "server/run/membership.h"
 #include "server/run/run_edges.h"
 #include "server/run/run_replicas.h"
 #include "server/run/run_resources.h"
@@ -66,13 +68,16 @@ class ServedRun {
   // ---- Of a cohort, before open() ----
 
   // Adds a seat for a member. Throws UsageError "other-member", "not-a-member", or RunError
-  // "member-connected".
+  // "member-connected", "member-late".
   Seat& join(RunRequest request, std::unique_ptr<Admission::Ticket> ticket,
              std::function<void(std::exception_ptr)> failed);
   // Whether each member has a seat.
   bool isComplete() const { return missing().empty(); }
   // The names of members without a seat.
   std::vector<std::string> missing() const;
+  // Whether the session of this seat should open the run although members are missing: they have
+  // stayed away for too long.
+  bool goesOnWithout(const Seat& seat) const;
   // Waits until the run is open, or for a second. Throws the error of open().
   boost::asio::awaitable<bool> waitUntilOpen();
 
@@ -84,7 +89,8 @@ class ServedRun {
   bool leave(Seat& seat, const std::string& reason);
 
   // Opens the run's records, and creates its links and its worker. The worker's first action builds
-  // the model. Requires isComplete(). Throws Error.
+  // the model. Requires isComplete() or goesOnWithout(). Ends the seats of members that cannot
+  // continue with the others. Throws Error.
   boost::asio::awaitable<void> open();
   // Called by a seat of the run that will use another connection.
   void connected(const Seat& seat);
@@ -103,6 +109,13 @@ class ServedRun {
   boost::asio::awaitable<void> finishWork();
   // Whether its seats may be parked when their connections break; otherwise, the run is closed.
   bool mayPark() const { return isServing_ && !isTrial_ && !isDraining_ && !hasFailed_->isOpen(); }
+  // How long a parked seat waits for its client, and what says so. In a cohort that may go on
+  // without some members, not longer than the others want to wait.
+  struct Patience {
+    std::chrono::milliseconds time;
+    const char* key;
+  };
+  Patience patience() const;
   // Waits until all computation of the run has stopped, and completes its records. The run's memory
   // is in use until then. The connections must have ended.
   boost::asio::awaitable<void> close();
@@ -137,7 +150,11 @@ class ServedRun {
  private:
   boost::asio::awaitable<void> openAll();
   boost::asio::awaitable<void> openRecords();
+  void gatherMembers();
   void joinMembers();
+  const std::string& nameOf(const Seat& seat) const;
+  std::vector<Announced> announced() const;
+  std::vector<std::string> presentNames() const;
   std::vector<std::string> waitsFor() const;
   void openLinks();
   void edgeFailed(const RunError& error);
@@ -172,8 +189,12 @@ class ServedRun {
   const bool isTrial_;
   RunPlan plan_;
   const std::shared_ptr<spdlog::logger> serverLog_;
-  std::vector<std::unique_ptr<Seat>> seats_;  // by number; never empty until the run is closed
-  std::vector<const Seat*> left_;             // those that leave() was called for
+  std::vector<std::unique_ptr<Seat>> seats_;   // by number; never empty until the run is closed
+  std::vector<std::unique_ptr<Seat>> behind_;  // of members that cannot continue with the others
+  const SteadyTime created_ = now();
+  Gathering gathering_;  // of a cohort, when the run is opened
+  bool isOpening_ = false;
+  std::vector<const Seat*> left_;      // those that leave() was called for
   std::vector<wire::Commit> commits_;  // that all clients can continue from; none before open()
   ThreadCount threads_;
   StoredRun stored_;

@@ -156,12 +156,12 @@ asio::awaitable<void> Session::openRun(wire::Hello hello) {
   seat_ = context_.runs.admit(request);
   kind_ = request.isTrial() ? "trial" : "run";
   ServedRun& run = seat_->run();
-  if (!run.isComplete()) {
-    co_await waitForMembers();
-    co_return co_await takeSeat(request);
-  }
-  co_await run.open();
+  bool opensRun = run.isComplete();
+  if (!opensRun) opensRun = co_await waitForMembers();
+  if (opensRun) co_await run.open();
+  seat_->throwIfEnded();
   co_await takeSeat(request);
+  if (seat_.get() != &run.owner()) co_return;
   run.start();
   run.log(spdlog::level::info, fmt::format("{}: {}", name(), run.summary()));
 }
@@ -176,8 +176,9 @@ asio::awaitable<void> Session::continueRun(RunRequest request) {
                                                     request.hello.generation()));
 }
 
-// Tells the client for whom it waits, until the member that comes last has opened the run.
-asio::awaitable<void> Session::waitForMembers() {
+// Tells the client for whom it waits, until the run is open. Returns whether this session must open
+// it, because it goes on without those who are missing; usually, the member that comes last does.
+asio::awaitable<bool> Session::waitForMembers() {
   ServedRun& run = seat_->run();
   run.log(spdlog::level::info,
           fmt::format("{}: waits for {}", name(),
@@ -186,7 +187,15 @@ asio::awaitable<void> Session::waitForMembers() {
     wire::Roster roster;
     for (const std::string& each : run.missing()) roster.add_missing(each);
     co_await connection_->writeHandshakeFrame(FrameKind::roster, roster.SerializeAsString());
+    seat_->throwIfEnded();
+    if (run.goesOnWithout(*seat_)) {
+      run.log(spdlog::level::warn,
+              fmt::format("{}: goes on without {}", name(),
+                          printable(fmt::format("{}", fmt::join(run.missing(), ", ")))));
+      co_return true;
+    }
   } while (!co_await run.waitUntilOpen());
+  co_return false;
 }
 
 asio::awaitable<void> Session::takeSeat(const RunRequest& request) {

@@ -83,7 +83,7 @@ class Session {
   boost::asio::awaitable<void> openProbe(wire::Hello hello);
   boost::asio::awaitable<void> openEdge(wire::Hello hello);
   boost::asio::awaitable<void> refuse(std::string answer);
-  boost::asio::awaitable<void> waitForMembers();
+  boost::asio::awaitable<bool> waitForMembers();
   boost::asio::awaitable<bool> serveRun();
   boost::asio::awaitable<void> serveEdge();
   boost::asio::awaitable<void> leaveSeat(bool mayPark);

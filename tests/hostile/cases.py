@@ -702,7 +702,7 @@ for name, code, data in (
 
 # ---- Cohorts ----
 
-ALONE = {"id": "hostile-cohort", "members": ["hostile"], "batch": w.SAMPLES, "eval_batch": w.SAMPLES}
+ALONE = {"id": "hostile-cohort", "members": ["hostile"], "batch": w.SAMPLES, "eval_batch": w.SAMPLES, "min_members": 0, "wait_seconds": 60}
 
 
 def member(name="hostile", train=64, evaluation=0, share=100):
@@ -745,7 +745,21 @@ def _(world):
     return second
 
 
-hellos("a member with 9 checkpoints", "bad-metadata", **of_cohort(member() + w.message((6, bytes(range(1, 10))))))
+hellos("a member with 9 checkpoints", "bad-metadata",
+       **of_cohort(member() + b"".join(w.message((6, w.message((1, step)))) for step in range(1, 10))))  # fmt: skip
+for name, code, plan in (
+    ("without members", "bad-metadata", w.message((3, w.message((1, 1))))),
+    ("of 2 members", "bad-metadata", w.message((1, bytes((1, 1))), (2, bytes((1, 1))))),
+    ("with training samples only", "bad-metadata", w.message((1, bytes((1,))))),
+    ("with 257 attendances", "bad-metadata", w.message((1, bytes((1,))), (2, bytes((1,))), *[(3, w.message((1, n))) for n in range(1, 258)])),
+    ("with a step of the far future", "bad-metadata", w.message((1, bytes((1,))), (2, bytes((1,))), (3, w.message((1, 2**63))))),
+    ("with two present of one", "bad-metadata", w.message((1, bytes((1,))), (2, bytes((1,))), (3, w.message((1, 1), (3, bytes((0, 1))))))),
+    ("with many samples of others", "not-enough-memory", w.message((1, b"\xff\xff\xff\xff\x0f"), (2, bytes((1,))))),
+):
+    hellos(f"a member with a plan {name}", code, **of_cohort(member() + w.message((7, plan)),
+           id=f"hostile-plan-{name}"))  # fmt: skip
+for field, value, code in (("min_members", 2, "bad-cohort"), ("min_members", 65, "bad-run-spec"), ("wait_seconds", 10**7, "bad-run-spec")):
+    hellos(f"a cohort with {field} {value}", code, **of_cohort(member(), **{field: value}))
 
 for name, code, saved in (
     ("that nobody has asked for", "unexpected-message", w.message((1, 1), (2, bytes(32)))),

@@ -45,6 +45,55 @@ class Slice final : public Dataset {
   std::uint32_t count_;
 };
 
+class Joined final : public Dataset {
+ public:
+  explicit Joined(std::vector<std::shared_ptr<const Dataset>> parts) : parts_(std::move(parts)) {
+    for (const auto& part : parts_) {
+      first_.push_back(size_);
+      size_ += part->size();
+    }
+  }
+
+  std::uint32_t size() const override { return size_; }
+  std::vector<SampleArray> arrays() const override { return parts_.front()->arrays(); }
+  int classes() const override { return parts_.front()->classes(); }
+  std::vector<std::string> classNames() const override { return parts_.front()->classNames(); }
+  nlohmann::json learned() const override { return parts_.front()->learned(); }
+  std::string sampleName(std::uint32_t index) const override {
+    const auto [part, own] = find(index);
+    return part->sampleName(own);
+  }
+  void identify(std::uint32_t index, Sha256& digest) const override {
+    const auto [part, own] = find(index);
+    part->identify(own, digest);
+  }
+  void identifyContent(std::uint32_t index, Sha256& digest) const override {
+    const auto [part, own] = find(index);
+    part->identifyContent(own, digest);
+  }
+  std::optional<std::int64_t> label(std::uint32_t index) const override {
+    const auto [part, own] = find(index);
+    return part->label(own);
+  }
+  void write(std::uint32_t index, std::optional<std::uint64_t> epoch,
+             SampleMemory out) const override {
+    const auto [part, own] = find(index);
+    part->write(own, epoch, out);
+  }
+
+ private:
+  std::pair<const Dataset*, std::uint32_t> find(std::uint32_t index) const {
+    assert(index < size_);
+    const auto part = std::upper_bound(first_.begin(), first_.end(), index) - first_.begin() - 1;
+    const auto n = static_cast<std::size_t>(part);
+    return {parts_[n].get(), index - first_[n]};
+  }
+
+  const std::vector<std::shared_ptr<const Dataset>> parts_;
+  std::vector<std::uint32_t> first_;  // of each part
+  std::uint32_t size_ = 0;
+};
+
 }  // namespace
 
 TensorSpec specOf(const SampleArray& array, std::uint32_t samples) {
@@ -131,6 +180,17 @@ bool isAugmented(const ImageOptions& options) {
 
 bool changesPixels(const ImageOptions& options) {
   return isAugmented(options) || options.resize > 0 || options.crop > 0;
+}
+
+std::unique_ptr<Dataset> joinDatasets(std::vector<std::shared_ptr<const Dataset>> parts) {
+  assert(!parts.empty());
+  const Dataset& first = *parts.front();
+  for (const auto& part : parts) {
+    if (part->arrays() == first.arrays() && part->classes() == first.classes()) continue;
+    throw UsageError("other-data", "the parts of the data have different shapes or classes",
+                     "give parts of one kind of data");
+  }
+  return std::make_unique<Joined>(std::move(parts));
 }
 
 }  // namespace cleave

@@ -193,5 +193,8 @@ std::shared_ptr<const Dataset> selectInputs(std::shared_ptr<const Dataset> data,
 // Samples [first, first + count) of another dataset.
 std::unique_ptr<Dataset> sliceDataset(std::shared_ptr<const Dataset> whole, std::uint32_t first,
                                       std::uint32_t count);
+// The samples of all parts, one after the other. A sample is augmented as in its part. Requires a
+// part; throws UsageError "other-data" if the parts have different arrays or classes.
+std::unique_ptr<Dataset> joinDatasets(std::vector<std::shared_ptr<const Dataset>> parts);
 
 }  // namespace cleave

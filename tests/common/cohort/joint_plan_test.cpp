@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "common/core/random.h"
+#include "tests/support/error_code.h"
 
 namespace cleave {
 namespace {
@@ -45,7 +46,7 @@ TEST_CASE("an epoch of a cohort has each sample once, in the batches of one clie
     std::ranges::sort(sorted);
     REQUIRE(sorted.size() == plan.samples());
     for (std::uint32_t s = 0; s < sorted.size(); ++s) REQUIRE(sorted[s] == s);
-    REQUIRE(whole.sizes.size() == plan.stepsPerEpoch());
+    REQUIRE(whole.sizes.size() == plan.lastStepOf(1));
 
     // The members' samples, joined batch by batch in the order of the members, are those of all.
     std::vector<JointPlan::Pass> passes;
@@ -57,7 +58,7 @@ TEST_CASE("an epoch of a cohort has each sample once, in the batches of one clie
     std::vector<std::uint32_t> joined;
     for (std::size_t b = 0; b < whole.sizes.size(); ++b) {
       const Division division =
-          plan.division(Phase::train, (epoch - 1) * plan.stepsPerEpoch() + b + 1);
+          plan.division(Phase::train, (epoch - 1) * plan.lastStepOf(1) + b + 1);
       REQUIRE(division.samples == whole.sizes[b]);
       REQUIRE(division.count <= maxMicroBatches(random.options.microBatches, random.members));
       for (std::uint32_t m = 0; m < random.members; ++m) {
@@ -68,6 +69,113 @@ TEST_CASE("an epoch of a cohort has each sample once, in the batches of one clie
       }
     }
     REQUIRE(joined == whole.order);
+  }
+}
+
+// A roster in which members have left and come back. Members without samples are left out too.
+Roster withChanges(RandomPlan& random) {
+  Roster roster = random.roster;
+  std::uint64_t step = 1, evaluated = 0;
+  for (std::uint32_t n = random.number(5); n != ~0u; --n) {
+    Attendance next{step, evaluated, {}};
+    for (std::uint32_t m = 0; m < random.members; ++m) {
+      if (m == 0 || random.number(3) > 0) next.present.push_back(m);
+    }
+    roster.attendance.push_back(std::move(next));
+    step += 1 + random.number(8);
+    evaluated += random.number(4);
+  }
+  return roster;
+}
+
+TEST_CASE(
+    "when members leave or come back, each sample of those at the end of an epoch is in it once") {
+  for (std::uint64_t seed = 0; seed < 400; ++seed) {
+    RandomPlan random(seed);
+    const Roster roster = withChanges(random);
+    const JointPlan plan(random.options, roster);
+    const std::vector<Attendance>& attendance = roster.attendance;
+    CAPTURE(seed, random.members, random.options.batch, attendance.size());
+    std::size_t now = 0;  // attendance
+    std::uint64_t step = 0;
+    const std::uint64_t epochs = plan.epochOf(attendance.back().firstStep) + 2;
+    for (std::uint64_t epoch = 1; epoch <= epochs; ++epoch) {
+      REQUIRE(plan.lastStepOf(epoch - 1) == step);
+      const JointPlan::Pass whole = plan.trainingPass(std::nullopt, epoch);
+      std::vector<JointPlan::Pass> passes;
+      for (std::uint32_t m = 0; m < random.members; ++m) {
+        passes.push_back(plan.trainingPass(m, epoch));
+      }
+      std::vector<std::uint32_t> joined, uses(plan.firstSampleOf(random.members));
+      std::vector<std::size_t> next(random.members);
+      for (std::size_t b = 0; b < whole.sizes.size(); ++b) {
+        ++step;
+        while (now + 1 < attendance.size() && attendance[now + 1].firstStep <= step) ++now;
+        REQUIRE(plan.epochOf(step) == epoch);
+        const Division division = plan.division(Phase::train, step);
+        REQUIRE(division.samples == whole.sizes[b]);
+        REQUIRE(division.members.size() == attendance[now].present.size());
+        std::uint32_t ofPresent = 0;
+        for (std::size_t p = 0; p < attendance[now].present.size(); ++p) {
+          const std::uint32_t m = attendance[now].present[p];
+          REQUIRE(division.members[p].samples == passes[m].sizes[b]);
+          ofPresent += passes[m].sizes[b];
+          for (std::uint32_t n = 0; n < passes[m].sizes[b]; ++n) {
+            joined.push_back(plan.firstSampleOf(m) + passes[m].order[next[m]++]);
+          }
+        }
+        REQUIRE(ofPresent == whole.sizes[b]);
+      }
+      REQUIRE(joined == whole.order);
+      for (const std::uint32_t sample : joined) ++uses[sample];
+      REQUIRE(std::ranges::max(uses) == 1);
+      for (const std::uint32_t m : attendance[now].present) {
+        for (std::uint32_t s = plan.firstSampleOf(m); s < plan.firstSampleOf(m + 1); ++s) {
+          REQUIRE(uses[s] == 1);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("a change of the members changes nothing before it") {
+  for (std::uint64_t seed = 0; seed < 100; ++seed) {
+    RandomPlan random(seed);
+    const Roster later = withChanges(random);
+    const JointPlan plan(random.options, later);
+    Roster before = later;
+    const Attendance last = before.attendance.back();
+    before.attendance.pop_back();
+    if (before.attendance.empty()) continue;
+    const JointPlan earlier(random.options, before);
+    for (std::uint64_t step = 1; step < last.firstStep; ++step) {
+      CHECK(plan.division(Phase::train, step) == earlier.division(Phase::train, step));
+    }
+    for (std::uint64_t batch = 1; batch <= last.evaluated; ++batch) {
+      CHECK(plan.division(Phase::eval, batch) == earlier.division(Phase::eval, batch));
+    }
+    const Division first = plan.division(Phase::eval, last.evaluated + 1);
+    const JointPlan::Pass pass = plan.evaluationPass(std::nullopt);
+    CHECK(first.samples == (pass.sizes.empty() ? 0 : pass.sizes.front()));
+  }
+}
+
+TEST_CASE("an attendance that is not possible is refused") {
+  const auto codeOf = [](std::vector<Attendance> attendance) {
+    return errorCode([&] { JointPlan({1, 10, 10, 2}, {{30, 0, 20}, {1, 1, 1}, attendance}); });
+  };
+  CHECK(codeOf({{1, 0, {0, 1, 2}}, {4, 0, {0}}, {9, 3, {0, 2}}}) == "");
+  for (const std::vector<Attendance>& wrong :
+       std::vector<std::vector<Attendance>>{{{2, 0, {0}}},
+                                            {{1, 1, {0}}},
+                                            {{1, 0, {}}},
+                                            {{1, 0, {1}}},
+                                            {{1, 0, {0, 3}}},
+                                            {{1, 0, {2, 0}}},
+                                            {{1, 0, {0, 0}}},
+                                            {{1, 0, {0}}, {1, 0, {2}}},
+                                            {{1, 0, {0}}, {5, 2, {2}}, {6, 1, {0}}}}) {
+    CHECK(codeOf(wrong) == "bad-cohort");
   }
 }
 

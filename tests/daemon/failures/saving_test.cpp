@@ -17,15 +17,15 @@ using std::chrono::steady_clock;
 
 // Options of a run that computes instead of waiting, so that its steps are bit-identical for the
 // same seed. An epoch has 64 steps.
-const Arguments kRun = {"--set", "model.width=256",
-                        "--set", "data.train.size=2048",
-                        "--set", "train.learning_rate={schedule: constant, peak: 0.05}",
-                        "--set", "threads={client: 1, server: 1}",
-                        "--set", "eval.every=0"};
+const Arguments kWideRun = {"--set", "model.width=256",
+                            "--set", "data.train.size=2048",
+                            "--set", "train.learning_rate={schedule: constant, peak: 0.05}",
+                            "--set", "threads={client: 1, server: 1}",
+                            "--set", "eval.every=0"};
 constexpr std::uint64_t kStepsPerEpoch = 64;
 
 Arguments runWith(const TestServer& server, const Arguments& more) {
-  Arguments all = kRun;
+  Arguments all = kWideRun;
   all.insert(all.end(), {"--server", server.address()});
   all.insert(all.end(), more.begin(), more.end());
   return all;

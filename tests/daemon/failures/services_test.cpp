@@ -19,22 +19,22 @@ namespace {
 using namespace std::string_literals;
 using boost::asio::ip::tcp;
 
-enum class Then { waits, ends, resets };
+enum class Reaction { waits, ends, resets };
 
 // A service on a free loopback port that answers its first connection with `greeting`. Depending on
 // `then`, it next waits until its peer has closed, or closes its own direction first, or resets the
 // connection when a byte has arrived.
 class FakeService {
  public:
-  FakeService(std::string greeting, Then then)
+  FakeService(std::string greeting, Reaction then)
       : thread_([this, greeting = std::move(greeting), then] {
           auto socket = acceptor_.accept();
           boost::system::error_code ignored;
           boost::asio::write(socket, boost::asio::buffer(greeting), ignored);
-          if (then == Then::ends) socket.shutdown(tcp::socket::shutdown_send, ignored);
+          if (then == Reaction::ends) socket.shutdown(tcp::socket::shutdown_send, ignored);
           char byte = 0;
           while (socket.read_some(boost::asio::buffer(&byte, 1), ignored) > 0) {
-            if (then != Then::resets) continue;
+            if (then != Reaction::resets) continue;
             socket.set_option(boost::asio::socket_base::linger(true, 0), ignored);
             return;
           }
@@ -68,7 +68,7 @@ TEST_CASE("a service that is not a Cleave server is reported, and named if it is
   struct Row {
     std::string name;
     std::string greeting;
-    Then then;
+    Reaction then;
     std::vector<std::string> says;
   };
   const std::string checkHost = "check that host and port are those of a Cleave program";
@@ -77,27 +77,33 @@ TEST_CASE("a service that is not a Cleave server is reported, and named if it is
   const std::vector<Row> rows = {
       {"HTTP",
        "HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nConnection: close\r\n\r\n",
-       Then::ends,
+       Reaction::ends,
        {"it is an HTTP server", checkHost}},
-      {"SSH", "SSH-2.0-OpenSSH_9.2p1\r\n", Then::waits, {"it is an SSH server", checkHost}},
-      {"SMTP", "220 mail.example.org ESMTP\r\n", Then::waits, {"it sent \"220 mail", checkHost}},
+      {"SSH", "SSH-2.0-OpenSSH_9.2p1\r\n", Reaction::waits, {"it is an SSH server", checkHost}},
+      {"SMTP",
+       "220 mail.example.org ESMTP\r\n",
+       Reaction::waits,
+       {"it sent \"220 mail", checkHost}},
       {"silent",
        "",
-       Then::waits,
+       Reaction::waits,
        {"did not complete its part of the handshake within 5 s", checkHost}},
       {"closes immediately",
        "",
-       Then::ends,
+       Reaction::ends,
        {"closed the connection before the handshake", "that it is a Cleave program"}},
-      {"resets", "", Then::resets, {"was lost: Connection reset", "that it is a Cleave program"}},
-      {"another wire version", frame(7, 2, ""), Then::waits, {"wire version 7", sameRelease}},
+      {"resets",
+       "",
+       Reaction::resets,
+       {"was lost: Connection reset", "that it is a Cleave program"}},
+      {"another wire version", frame(7, 2, ""), Reaction::waits, {"wire version 7", sameRelease}},
       {"refuses",
        frame(kWireVersion, 3, refused),
-       Then::ends,
+       Reaction::ends,
        {"[any-code]", "refuses: not today", "try later"}},
       {"an invalid reply",
        frame(kWireVersion, 2, "\xff\xff\xff"),
-       Then::waits,
+       Reaction::waits,
        {"HelloOk", "try again"}},
   };
   const TemporaryFolder folder;

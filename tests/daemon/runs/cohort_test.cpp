@@ -112,20 +112,23 @@ TEST_CASE(
   };
   // The first member may not have connected yet.
   const Process b = startMember(folder, server, "b");
-  const auto waits = [&] {
-    return a.errors().find("waiting for other members") != std::string::npos;
+  const auto session = [&] {
+    const auto status =
+        nlohmann::json::parse(finish(Process::start({serverProgram(), "status", "--json", "--set",
+                                                     "store=" + folder.path("store")}))
+                                  .output);
+    const auto& sessions = status.at("sessions");
+    return sessions.empty() ? nlohmann::json::object() : sessions.at(0);
   };
-  for (int n = 0; n < 1000 && !waits(); ++n) {
+  const auto waitsForC = [&] {
+    return session().value("waits_for", nlohmann::json()) == nlohmann::json::array({"c"});
+  };
+  for (int n = 0; n < 1000 && !waitsForC(); ++n) {
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
   }
-  REQUIRE(waits());
-  const auto status =
-      nlohmann::json::parse(finish(Process::start({serverProgram(), "status", "--json", "--set",
-                                                   "store=" + folder.path("store")}))
-                                .output);
-  const auto& session = status.at("sessions").at(0);
-  CHECK(session.at("cohort") == "abc");
-  CHECK(session.at("waits_for") == nlohmann::json::array({"c"}));
+  REQUIRE(waitsForC());
+  CHECK(session().at("cohort") == "abc");
+  CHECK_THAT(a.errors(), Contains("waiting for other members"));
   CHECK_THAT(refused("c", "rate", {"--set", "train.learning_rate.peak=0.5"}),
              Contains("train.learning_rate.peak of c is 0.5") && Contains("other-member"));
   CHECK_THAT(refused("c", "model", {"--set", "model.width=8"}), Contains("other-member"));
@@ -174,7 +177,7 @@ TEST_CASE("a member that is killed continues the run with the others, which wait
   checkDone(startMembers(undisturbed, server, kSaving));
   // While it writes its part of a checkpoint, and before and after it commits one.
   for (const std::string place : {"checkpoint-state:1:kill", "checkpoint-state:2:kill",
-                                  "commit:1:kill", "commit:2:kill", "committed:3:kill"}) {
+                                  "commit:1:kill", "commit:2:kill", "committed:9:kill"}) {
     for (const std::string killed : {"a", "c"}) {
       CAPTURE(place, killed);
       const TemporaryFolder folder;
@@ -228,6 +231,142 @@ TEST_CASE("a member that has lost its run is refused, and what to do is said") {
     CHECK(ended.code == 2);
     CHECK_THAT(ended.errors, Contains("but b has no checkpoint") && Contains("--resume"));
   }
+}
+
+// A run that goes on with two of three members, and without codecs.
+const Arguments kLeaving = {"--set", "cohort.min_members=2",
+                            "--set", "cohort.wait_seconds=0",
+                            "--set", "checkpoint.every_steps=3",
+                            "--set", "data.train.size=200",
+                            "--set", "train.schedule=priority",
+                            "--set", "train.epochs=3",
+                            "--set", "codec=none"};
+
+// The members a and b, and c, which is killed at this place.
+std::map<std::string, Process> startWithout(const TemporaryFolder& folder, const TestServer& server,
+                                            const std::string& place, const Arguments& more) {
+  std::map<std::string, Process> members;
+  for (const std::string name : {"a", "b", "c"}) {
+    const Arguments within = name == "c" ? failingAt(place) : Arguments{};
+    members.emplace(name, startMember(folder, server, name, more, within));
+  }
+  REQUIRE(members.at("c").wait(kPatience));
+  members.erase("c");
+  return members;
+}
+
+// Whether the model of a is that of one client with the samples of all, of each member for as long
+// as it took part.
+bool isReplayed(const TemporaryFolder& folder) {
+  const auto result =
+      askJson({"verify", "--replay", folder.path("a"), folder.path("b"), folder.path("c")});
+  CHECK(result.at("values") > 0);
+  CHECK(result.at("steps") == summaryOf(folder.path("a")).at("steps"));
+  return result.at("equal") == true;
+}
+
+TEST_CASE("a cohort goes on without a member that stays away, with the bits of a replay") {
+  const Arguments dropout = {"--set", "model={name: mlp, width: 16, depth: 3, dropout: 0.3}"};
+  const Arguments norms = {
+      "--set", "data.shape=[1, 16, 16]", "--set", "model={name: small_cnn, width: 4}",
+      "--set", "train.staleness=1",      "--set", "train.optimizer={name: adam}"};
+  for (const auto& [place, more] :
+       std::map<std::string, Arguments>{{"committed:1:kill", dropout},
+                                        {"checkpoint-state:2:kill", norms},
+                                        {"commit:6:kill", dropout}}) {
+    CAPTURE(place);
+    const TemporaryFolder folder;
+    const TestServer server(folder);
+    const auto members = startWithout(folder, server, place, with(kLeaving, more));
+    checkDone(members);
+    checkSameModel(folder.path("a"), folder.path("b"));
+    const auto attendance = summaryOf(folder.path("a")).at("cohort").at("attendance");
+    REQUIRE(attendance.size() == 2);
+    CHECK(attendance.at(1).at("first_step").get<int>() % 3 == 1);
+    CHECK(attendance.at(1).at("present") == nlohmann::json::array({0, 1}));
+    CHECK_THAT(members.at("a").errors(), Contains("the cohort goes on without c"));
+    CHECK(isReplayed(folder));
+  }
+}
+
+TEST_CASE("codecs with state give the same bits each time that a cohort goes on without a member") {
+  const Arguments ofCodecs(kSaving.end() - 2, kSaving.end());
+  const TemporaryFolder one, two;
+  for (const TemporaryFolder* const folder : {&one, &two}) {
+    RestartableServer server(*folder);
+    const auto members =
+        startWithout(*folder, server.server(), "committed:2:kill", with(kLeaving, ofCodecs));
+    if (folder == &two) {
+      server.kill();
+      server.start();
+    }
+    checkDone(members);
+  }
+  checkSameModel(one.path("a"), two.path("a"));
+  checkSameModel(one.path("a"), two.path("b"));
+}
+
+TEST_CASE("a member without which the cohort went on is told so") {
+  const TemporaryFolder folder;
+  const TestServer server(folder);
+  const Arguments many = with(kLeaving, {"--set", "train.epochs=900"});
+  auto members = startWithout(folder, server, "committed:1:kill", many);
+  for (const auto& [name, member] : members) {
+    while (member.errors().find("goes on without c") == std::string::npos) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    }
+  }
+  const auto checkRefused = [](const Ended& ended) {
+    CHECK(ended.code == 1);
+    CHECK_THAT(ended.errors, Contains("member-late") && Contains("weights.file"));
+  };
+  checkRefused(resume(folder.path("c")));
+  // They need a checkpoint that c lacks.
+  const auto hasCommit = [&](const std::string& name) {
+    const auto commits = nlohmann::json::parse(
+        readFile(folder.path(name + "/checkpoints/commits.json")), nullptr, false);
+    return !commits.is_discarded() && commits.dump().find("\"step\":3,") == std::string::npos;
+  };
+  while (!hasCommit("a") || !hasCommit("b")) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+  for (auto& [name, member] : members) {
+    member.signal(SIGKILL);
+    REQUIRE(member.wait(kPatience));
+  }
+  const Arguments soon = {"--set", "train.epochs=3"};
+  const Process a = startResume(folder.path("a"), soon), c = startResume(folder.path("c"), soon);
+  const Process b = startResume(folder.path("b"), soon);
+  checkRefused(finish(c));
+  CHECK(finish(a).code == 0);
+  CHECK(finish(b).code == 0);
+}
+
+TEST_CASE("a replay needs the runs of all members, in their order, without codecs") {
+  const TemporaryFolder folder;
+  const TestServer server(folder);
+  checkDone(startMembers(folder, server, with(kLeaving, {"--set", "train.epochs=1"})));
+  CHECK(isReplayed(folder));
+  const auto refused = [&](const Arguments& runs) {
+    const Ended ended = ask(with({"verify", "--replay"}, runs));
+    CHECK(ended.code == 2);
+    CHECK_THAT(ended.errors, Contains("bad-replay"));
+    return ended.errors;
+  };
+  const std::string a = folder.path("a"), b = folder.path("b"), c = folder.path("c");
+  CHECK_THAT(refused({a}), Contains("1 folder is given"));
+  CHECK_THAT(refused({a, c, b}), Contains("is the run of c, not of b"));
+  CHECK_THAT(refused({folder.path("none")}), Contains("there is no"));
+  const TemporaryFolder other;
+  REQUIRE(runClient("train", other.path("run"), {"--server", server.address()}).code == 0);
+  CHECK_THAT(refused({other.path("run")}), Contains("codec"));
+  CHECK_THAT(refused({other.path("run"), a}), Contains("codec"));
+}
+
+TEST_CASE("a run of one client is replayed too") {
+  const TemporaryFolder folder;
+  REQUIRE(runClient("train", folder.path("run"), {"--set", "codec=none"}).code == 0);
+  CHECK(askJson({"verify", "--replay", folder.path("run")}).at("equal") == true);
 }
 
 TEST_CASE("the run of members without checkpoints ends for all if one leaves, by its name") {

@@ -214,7 +214,7 @@ TEST_CASE("bases count as control bytes, up at the first cut and down at the sec
   const TemporaryFolder folder;
   const TestServer server(folder);
   constexpr double kBasis = 96 * 128 * 2;  // bytes
-  constexpr int kSteps = 12;
+  constexpr int kTrained = 12;
   // All control bytes of a run, up and down.
   const auto controlBytes = [&](int everySteps) {
     const std::string run = folder.path("every-" + std::to_string(everySteps));
@@ -224,7 +224,7 @@ TEST_CASE("bases count as control bytes, up at the first cut and down at the sec
         {"--server", server.address(), "--set", "model={name: mlp, width: 128}", "--set",
          "insert=[{cut: 0" + sizes + std::to_string(everySteps) + "}, {cut: 1" + sizes +
              std::to_string(4 * everySteps) + "}]",
-         "--set", "train.epochs=4", "--set", "train.max_steps=" + std::to_string(kSteps)});
+         "--set", "train.epochs=4", "--set", "train.max_steps=" + std::to_string(kTrained)});
     INFO(ended.errors);
     REQUIRE(ended.code == 0);
     double up = 0, down = 0;
@@ -235,10 +235,10 @@ TEST_CASE("bases count as control bytes, up at the first cut and down at the sec
     return std::pair(up, down);
   };
   const auto [up, down] = controlBytes(1);
-  const auto [upOfNone, downOfNone] = controlBytes(kSteps + 1);
+  const auto [upOfNone, downOfNone] = controlBytes(kTrained + 1);
   constexpr double kOthers = 4096;  // other messages, whose number depends on time
-  CHECK(up - upOfNone == Approx(kSteps * kBasis).margin(kOthers));
-  CHECK(down - downOfNone == Approx(kSteps / 4 * kBasis).margin(kOthers));
+  CHECK(up - upOfNone == Approx(kTrained * kBasis).margin(kOthers));
+  CHECK(down - downOfNone == Approx(kTrained / 4 * kBasis).margin(kOthers));
 }
 
 // ---- Two inserts at a cut ----

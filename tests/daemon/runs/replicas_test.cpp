@@ -16,7 +16,7 @@ namespace {
 
 using Catch::Matchers::Contains;
 
-const std::string kGraph =
+const std::string kTinyGraph =
     "model={name: graph, file: " CLEAVE_SOURCE_DIR "/tests/data/tiny.pt2, cuts: [conv, pool]}";
 
 // "[127.0.0.1:1001, 127.0.0.1:1002]"
@@ -92,8 +92,8 @@ TEST_CASE("split and whole model are bit-identical with 2, 3 and 4 replicas") {
              {"--set", "train.schedule=zb"},
              {"--set", "train.staleness=2", "--set", "model={name: mlp, dropout: 0.2}"},
              {"--set", "train.recompute=true", "--set", "model={name: mlp, dropout: 0.2}"},
-             {"--set", kGraph},
-             {"--set", kGraph, "--set", "train.freeze=[\"conv.*\"]"}}) {
+             {"--set", kTinyGraph},
+             {"--set", kTinyGraph, "--set", "train.freeze=[\"conv.*\"]"}}) {
       if (++number % 3 != count % 3) continue;
       const std::string microBatches = count == 3 ? "7" : "4";
       CAPTURE(count, number);

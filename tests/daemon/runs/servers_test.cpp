@@ -14,14 +14,14 @@ namespace {
 using Catch::Matchers::Contains;
 
 // The model has the blocks flatten, fc1, relu1, fc2, …, relu4, fc_out.
-std::string modelWith(const std::string& cuts) {
+std::string deepModelWith(const std::string& cuts) {
   return "model={name: mlp, width: 16, depth: 4, dropout: 0.2, cuts: " + cuts + "}";
 }
 
 // Two bodies. Everything that has a state is included: dropout, Adam, and codecs with states.
-const Arguments kTwoBodies = {
-    "--set", modelWith("[2, 4, 8]"),    "--set", "train.optimizer={name: adam}",
-    "--set", "codec=power:rank=2",      "--set", "train.epochs=20",
+const Arguments kDeepTwoBodies = {
+    "--set", deepModelWith("[2, 4, 8]"), "--set", "train.optimizer={name: adam}",
+    "--set", "codec=power:rank=2",       "--set", "train.epochs=20",
     "--set", "checkpoint.every_steps=3"};
 
 std::string runIdOf(const std::string& run) {
@@ -30,11 +30,11 @@ std::string runIdOf(const std::string& run) {
 
 // Two servers, and an undisturbed run with both in the folder "undisturbed". `serverOptions` and
 // `clientOptions`: further arguments of the servers and of all clients.
-struct TwoServers {
-  explicit TwoServers(const Arguments& serverOptions = {}, const Arguments& clientOptions = {})
+struct ServerPair {
+  explicit ServerPair(const Arguments& serverOptions = {}, const Arguments& clientOptions = {})
       : first(folder, serverOptions),
         second(folder, serverOptions, "second"),
-        arguments(with(with(kTwoBodies, clientOptions),
+        arguments(with(with(kDeepTwoBodies, clientOptions),
                        {"--server", first.address() + "," + second.address()})) {
     REQUIRE(runClient("train", folder.path("undisturbed"), arguments).code == 0);
   }
@@ -65,7 +65,7 @@ TEST_CASE("split and whole model are bit-identical with 2, 3 and 4 servers") {
     for (const char c : cuts) addresses += c == ',' ? "," + server.address() : "";
     addresses.resize(addresses.rfind(','));  // one server too few for the cuts
     const auto result = verifySteps(folder.path("run" + std::to_string(++number)),
-                                    {"--server", addresses, "--set", modelWith(cuts), "--set",
+                                    {"--server", addresses, "--set", deepModelWith(cuts), "--set",
                                      std::string("train.schedule=") + each.schedule, "--set",
                                      std::string("train.micro_batches=") + each.microBatches});
     CHECK(result.at("equal") == true);
@@ -102,15 +102,15 @@ TEST_CASE("split and whole are bit-identical with an exported model and several 
 
 TEST_CASE("without --server, the client starts a server for each body") {
   const TemporaryFolder folder;
-  const auto result = verifySteps(folder.path("run"), {"--set", modelWith("[1, 3, 6, 8]")});
+  const auto result = verifySteps(folder.path("run"), {"--set", deepModelWith("[1, 3, 6, 8]")});
   CHECK(result.at("equal") == true);
   CHECK(std::filesystem::exists(folder.path("run") + "/server-3/local"));
   // Steps that overlap at all of them.
   for (const std::string schedule : {"priority", "1f1b", "zb"}) {
     CAPTURE(schedule);
     CHECK(verifySteps(folder.path(schedule),
-                      {"--set", modelWith("[1, 3, 6, 8]"), "--set", "train.schedule=" + schedule,
-                       "--set", "train.staleness=2"})
+                      {"--set", deepModelWith("[1, 3, 6, 8]"), "--set",
+                       "train.schedule=" + schedule, "--set", "train.staleness=2"})
               .at("equal") == true);
   }
 }
@@ -124,8 +124,8 @@ TEST_CASE("codecs of changes give the same weights with every schedule and with 
     const std::string run = folder.path(schedule);
     const Ended ended =
         runClient("train", run,
-                  {"--set", modelWith("[2, 4, 8]"), "--set", "train.schedule=" + schedule, "--set",
-                   "train.epochs=4", "--set",
+                  {"--set", deepModelWith("[2, 4, 8]"), "--set", "train.schedule=" + schedule,
+                   "--set", "train.epochs=4", "--set",
                    "codec={activation/0: delta(block:bits=4), activation/1: delta(block:bits=2), "
                    "activation/2: rans(delta(block:bits=4)), gradient/0: block:bits=4, gradient/1: "
                    "block:bits=2, gradient/2: topk:ratio=0.2}",
@@ -165,7 +165,7 @@ TEST_CASE("the client passes tensors on between servers without encoding them ag
 }
 
 TEST_CASE("if a server is killed, the run continues and ends with the same weights") {
-  TwoServers servers;
+  ServerPair servers;
   auto& [folder, first, second, arguments] = servers;
   int number = 0;
   for (RestartableServer* const killed : {&first, &second}) {
@@ -180,7 +180,7 @@ TEST_CASE("if a server is killed, the run continues and ends with the same weigh
 }
 
 TEST_CASE("a killed client resumes with all servers") {
-  TwoServers servers;
+  ServerPair servers;
   auto& [folder, first, second, arguments] = servers;
   const std::string run = folder.path("run");
   const Process client = startClient("train", run, arguments, failingAt("committed:4:kill"));
@@ -195,7 +195,7 @@ TEST_CASE("a killed client resumes with all servers") {
 
 TEST_CASE(
     "if the newest checkpoint is damaged on one server, the run resumes from the one before") {
-  TwoServers servers;
+  ServerPair servers;
   auto& [folder, first, second, arguments] = servers;
   int number = 0;
   for (RestartableServer* const damaged : {&first, &second}) {
@@ -221,7 +221,7 @@ TEST_CASE(
 }
 
 TEST_CASE("a broken connection to one of several servers is replaced") {
-  TwoServers servers;
+  ServerPair servers;
   auto& [folder, first, second, arguments] = servers;
   for (const bool isFirst : {true, false}) {
     CAPTURE(isFirst);
@@ -231,7 +231,7 @@ TEST_CASE("a broken connection to one of several servers is replaced") {
     const std::string addresses =
         isFirst ? through + "," + second.address() : first.address() + "," + through;
     const std::string run = folder.path(isFirst ? "first" : "later");
-    const Ended ended = runClient("train", run, with(kTwoBodies, {"--server", addresses}));
+    const Ended ended = runClient("train", run, with(kDeepTwoBodies, {"--server", addresses}));
     INFO(ended.errors);
     REQUIRE(ended.code == 0);
     CHECK_THAT(ended.errors, Contains("reconnected to " + through));
@@ -247,7 +247,7 @@ TEST_CASE("within TLS, no step is lost if one of several servers is restarted") 
   authority.writeServer(own);
   authority.write(alice, "client", clientRequest());
   // There are no periodic checkpoints.
-  TwoServers servers(
+  ServerPair servers(
       {"--set", "tls.enabled=true", "--set", "tls.folder=" + own},
       {"--tls", alice, "--set", "checkpoint.every_steps=100000", "--set", "train.epochs=60"});
   auto& [folder, first, second, arguments] = servers;
@@ -262,7 +262,7 @@ TEST_CASE("within TLS, no step is lost if one of several servers is restarted") 
 }
 
 TEST_CASE("Ctrl-C at the client ends the run on all servers") {
-  TwoServers servers;
+  ServerPair servers;
   auto& [folder, first, second, arguments] = servers;
   const std::string run = folder.path("run");
   Process client = startClient("train", run, with(arguments, {"--set", "train.epochs=1000"}));
@@ -282,8 +282,8 @@ TEST_CASE("if one server refuses the run, the others do not keep it") {
   const TestServer first(folder), second(folder, {"--set", "limits.memory_mib=1"}, "second");
   const Ended ended =
       runClient("train", folder.path("run"),
-                with(kTwoBodies, {"--server", first.address() + "," + second.address(), "--set",
-                                  "connect.retry_seconds=0"}));
+                with(kDeepTwoBodies, {"--server", first.address() + "," + second.address(), "--set",
+                                      "connect.retry_seconds=0"}));
   CHECK(ended.code != 0);
   CHECK_FALSE(std::filesystem::exists(folder.path("run")));
   // A parked run would keep its session.
@@ -308,7 +308,7 @@ TEST_CASE("a run with two servers has a bound and advice, and the link to each i
   const Ended ended = runClient("train", folder.path("run"),
                                 {"--json",
                                  "--set",
-                                 modelWith("[2, 4, 8]"),
+                                 deepModelWith("[2, 4, 8]"),
                                  "--server",
                                  server.address() + "," + server.address(),
                                  "--set",
@@ -347,9 +347,9 @@ TEST_CASE("a run with two servers has a bound and advice, and the link to each i
 TEST_CASE("doctor checks all servers, and whether each would admit its body") {
   const TemporaryFolder folder;
   const TestServer first(folder), second(folder, {"--set", "limits.memory_mib=1"}, "second");
-  const Ended ended =
-      ask({"doctor", "--json", "--seconds", "0.2", "--config", configFile("synthetic.yaml"),
-           "--set", modelWith("[2, 4, 8]"), "--server", first.address() + "," + second.address()});
+  const Ended ended = ask({"doctor", "--json", "--seconds", "0.2", "--config",
+                           configFile("synthetic.yaml"), "--set", deepModelWith("[2, 4, 8]"),
+                           "--server", first.address() + "," + second.address()});
   INFO(ended.output << ended.errors);
   CHECK(ended.code == 1);
   std::map<std::string, std::string> findings;
@@ -375,10 +375,10 @@ TEST_CASE("a resumed run keeps its inner cuts and codecs") {
   const TestServer server(folder);
   const std::string run = folder.path("run");
   const Process client = startClient(
-      "train", run, with(kTwoBodies, {"--server", server.address() + "," + server.address()}),
+      "train", run, with(kDeepTwoBodies, {"--server", server.address() + "," + server.address()}),
       failingAt("committed:4:kill"));
   REQUIRE(client.wait(kPatience));
-  for (const std::string& changed : {modelWith("[2, 5, 8]"), modelWith("[2, 4, 6, 8]"),
+  for (const std::string& changed : {deepModelWith("[2, 5, 8]"), deepModelWith("[2, 4, 6, 8]"),
                                      std::string("codec={activation/1: none}")}) {
     CAPTURE(changed);
     const Ended ended = resume(run, {"--set", changed});
@@ -389,12 +389,13 @@ TEST_CASE("a resumed run keeps its inner cuts and codecs") {
 
 TEST_CASE("a run with several servers needs one address per body") {
   const TemporaryFolder folder;
-  const Ended tooFew = runClient("verify", folder.path("run"),
-                                 {"--set", modelWith("[2, 4, 8]"), "--server", "127.0.0.1:4800"});
+  const Ended tooFew =
+      runClient("verify", folder.path("run"),
+                {"--set", deepModelWith("[2, 4, 8]"), "--server", "127.0.0.1:4800"});
   CHECK(tooFew.code == 2);
   CHECK_THAT(tooFew.errors, Contains("[bad-servers]"));
   const Ended disordered =
-      runClient("verify", folder.path("run"), {"--set", modelWith("[2, 8, 4]")});
+      runClient("verify", folder.path("run"), {"--set", deepModelWith("[2, 8, 4]")});
   CHECK(disordered.code == 2);
   CHECK_THAT(disordered.errors, Contains("[bad-cuts]"));
   CHECK_FALSE(std::filesystem::exists(folder.path("run")));

@@ -120,10 +120,10 @@ TEST_CASE("verify finds a wrong update of the body, and names the tensor and the
   const TestServer server(folder, {}, "store", failingAt("body-update:2:eio,body-update:4:eio"));
   const Arguments arguments = with(
       kModels[0], {"--server", server.address(), "--steps", "3", "--set", "train.micro_batches=2"});
-  const Ended json = runClient("verify", folder.path("json"), with(arguments, {"--json"}));
-  INFO(json.errors);
-  REQUIRE(json.code == 1);
-  const auto result = nlohmann::json::parse(json.output);
+  const Ended printed = runClient("verify", folder.path("json"), with(arguments, {"--json"}));
+  INFO(printed.errors);
+  REQUIRE(printed.code == 1);
+  const auto result = nlohmann::json::parse(printed.output);
   CHECK(result.at("equal").get<bool>() == false);
   CHECK(result.at("passed").get<bool>() == false);
   const auto placeOf = [&](const char* what) {

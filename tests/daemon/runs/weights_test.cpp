@@ -17,7 +17,7 @@ namespace {
 using Catch::Matchers::Contains;
 namespace fs = std::filesystem;
 
-const Arguments kRun = {"--set", "model.width=128", "--set", "threads={client: 1, server: 1}"};
+const Arguments kWideRun = {"--set", "model.width=128", "--set", "threads={client: 1, server: 1}"};
 
 // The files of weights that the server of `folder` keeps.
 std::vector<std::string> storedIn(const TemporaryFolder& folder) {
@@ -60,7 +60,7 @@ std::string trainedWeights(const TemporaryFolder& folder, const std::string& add
                            const std::string& seed = "1") {
   const std::string run = folder.path("first-" + seed);
   const Ended ended =
-      runClient("train", run, with(kRun, {"--server", address, "--set", "run.seed=" + seed}));
+      runClient("train", run, with(kWideRun, {"--server", address, "--set", "run.seed=" + seed}));
   INFO(ended.errors);
   REQUIRE(ended.code == 0);
   return run + "/model.safetensors";
@@ -73,7 +73,7 @@ Run trainFrom(const TemporaryFolder& folder, TestServer& server, const std::stri
   run.folder = folder.path(name);
   const Ended ended =
       runClient("train", run.folder,
-                with(kRun, {"--server", server.address(), "--set", "weights.file=" + weights}));
+                with(kWideRun, {"--server", server.address(), "--set", "weights.file=" + weights}));
   INFO(ended.errors);
   REQUIRE(ended.code == 0);
   server.stop();
@@ -156,7 +156,7 @@ TEST_CASE("`verify` uses the weights that the server has stored") {
   TestServer server(folder);
   const std::string weights = trainedWeights(folder, server.address());
   const Arguments arguments =
-      with(kRun, {"--server", server.address(), "--json", "--set", "weights.file=" + weights});
+      with(kWideRun, {"--server", server.address(), "--json", "--set", "weights.file=" + weights});
   for (const char* name : {"first", "second"}) {
     const Ended ended = runClient("verify", folder.path(name), arguments);
     INFO(ended.errors);
@@ -181,7 +181,7 @@ TEST_CASE("damaged stored weights end the run, and are sent again by the next ru
   TestServer server(folder);
   const Ended ended =
       runClient("train", folder.path("damaged"),
-                with(kRun, {"--server", server.address(), "--set", "weights.file=" + weights}));
+                with(kWideRun, {"--server", server.address(), "--set", "weights.file=" + weights}));
   checkError(ended, kFailedRun, {"[weights-damaged]", "rerun the command"});
   CHECK(storedIn(folder).empty());
 

@@ -109,12 +109,11 @@ void checkIdentity(const Metrics& metrics) {
   CHECK(ofLocal("sessions") == 0);
   CHECK(ofLocal("sessions_total") == 1);
   CHECK(ofLocal("steps_total") == metrics["cleave_server_steps_total{phase=\"train\"}"]);
-  double seconds = 0;
+  double total = 0;
   for (const char* action : {"BodyForward", "BodyBackward", "BodyWeights", "Report", "Update"}) {
-    seconds +=
-        metrics[std::string("cleave_server_action_seconds_total{action=\"") + action + "\"}"];
+    total += metrics[std::string("cleave_server_action_seconds_total{action=\"") + action + "\"}"];
   }
-  CHECK(ofLocal("device_seconds_total") == Approx(seconds).epsilon(1e-6));
+  CHECK(ofLocal("device_seconds_total") == Approx(total).epsilon(1e-6));
   CHECK(ofLocal("up_bytes_total") > 0);
   CHECK(ofLocal("down_bytes_total") > 0);
   CHECK(ofLocal("store_bytes") > 0);

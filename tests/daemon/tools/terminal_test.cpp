@@ -29,7 +29,7 @@ Arguments training(const TemporaryFolder& folder, const TestServer& server,
   return arguments;
 }
 
-std::size_t count(const std::string& text, const std::string& part) {
+std::size_t countOf(const std::string& text, const std::string& part) {
   std::size_t found = 0;
   for (std::size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) {
     ++found;
@@ -54,11 +54,11 @@ TEST_CASE("on a terminal one line is rewritten, and log lines appear complete ab
   INFO(output);
   REQUIRE(code == 0);
   CHECK_THAT(output, Contains("% [") && Contains(" samples/s") && Contains(" left"));
-  CHECK(count(output, "\x1b[") == count(output, kErase));  // no colours
+  CHECK(countOf(output, "\x1b[") == countOf(output, kErase));  // no colours
   // The bar is updated at most ten times per second, plus once after each log line.
-  const std::size_t lines = count(output, "\n");
-  CHECK(count(output, kErase) > 3);
-  CHECK(count(output, kErase) < 10 * seconds + static_cast<double>(lines) + 2);
+  const std::size_t lines = countOf(output, "\n");
+  CHECK(countOf(output, kErase) > 3);
+  CHECK(countOf(output, kErase) < 10 * seconds + static_cast<double>(lines) + 2);
 
   std::size_t logLines = 0;
   std::size_t epochLines = 0;
@@ -75,7 +75,7 @@ TEST_CASE("on a terminal one line is rewritten, and log lines appear complete ab
   }
   CHECK(logLines >= 3);
   CHECK(epochLines == 2);
-  CHECK(count(output, "\naccuracy    ") == 1);
+  CHECK(countOf(output, "\naccuracy    ") == 1);
 }
 
 TEST_CASE("the bar fits a narrow terminal, also after a resize") {
@@ -125,7 +125,7 @@ TEST_CASE("a dumb terminal and a pipe get plain lines") {
   const TerminalProcess dumb(training(folder, server), 80, {{"TERM", "dumb"}});
   REQUIRE(dumb.wait(kPatience) == 0);
   CHECK_THAT(dumb.output(), !Contains("\x1b") && Contains("epoch 2/2 done: "));
-  CHECK(count(dumb.output(), "\r") == count(dumb.output(), "\r\n"));
+  CHECK(countOf(dumb.output(), "\r") == countOf(dumb.output(), "\r\n"));
 
   const Ended piped = runClient("train", folder.path("piped"), {"--server", server.address()});
   REQUIRE(piped.code == 0);

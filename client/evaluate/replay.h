@@ -1,0 +1,23 @@
+// Computes a run again with the whole model in this process, to check the model that it has saved.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "client/evaluate/comparison.h"
+
+namespace cleave {
+
+struct Replayed {
+  std::uint64_t steps = 0;
+  Comparison weights;  // of model.safetensors with those computed here
+};
+
+// `folders`: of a run that is done; or, of a cohort, those of all members in their order, whose
+// data this process then reads. Members that have left in between, or have come back, count from
+// and until the step that the summary names. Throws UsageError "bad-replay" if the run cannot be
+// computed again, or the errors of the configuration and the data.
+Replayed replayRun(const std::vector<std::string>& folders);
+
+}  // namespace cleave

@@ -1,0 +1,169 @@
+#include "server/run/membership.h"
+
+#include <catch2/catch.hpp>
+#include <deque>
+
+#include "common/link/wire_messages.h"
+#include "tests/support/error_code.h"
+
+namespace cleave {
+namespace {
+
+using Steps = std::vector<std::uint64_t>;
+
+const std::vector<std::uint32_t> kAll = {0, 1, 2};
+
+// Three members, of which two are enough.
+struct Clinics {
+  Clinics() {
+    cohort.id = "lungs";
+    cohort.members = {"north", "south", "west"};
+    cohort.minMembers = 2;
+  }
+
+  // A member that has saved these steps, each after twice as many evaluation batches, and has
+  // committed the first of them.
+  void connect(std::uint32_t number, const Steps& saved, const Steps& committed,
+               std::vector<Attendance> attendance = {{1, 0, kAll}}) {
+    wire::Hello& hello = hellos.emplace_back();
+    wire::Member& member = *hello.mutable_member();
+    member.set_name(cohort.members[number]);
+    member.set_train_samples(10 + number);
+    for (const std::uint64_t step : saved) {
+      wire::OwnState& state = *member.add_saved();
+      state.set_step(step);
+      state.set_evaluated(2 * step);
+    }
+    if (!saved.empty()) {
+      toWire(Roster{{10, 11, 12}, {0, 0, 0}, std::move(attendance)}, *member.mutable_plan());
+    }
+    for (const std::uint64_t step : committed) {
+      wire::Commit& commit = *hello.add_committed();
+      commit.set_step(step);
+      commit.set_sha256(std::string(32, 's'));
+    }
+    members.push_back({number, &hello});
+  }
+  Gathering gathered() const { return gather(cohort, members); }
+
+  Cohort cohort;
+  std::deque<wire::Hello> hellos;
+  std::vector<Announced> members;
+};
+
+Steps stepsOf(const Gathering& gathering) {
+  Steps steps;
+  for (const wire::Commit& each : gathering.commits) steps.push_back(each.step());
+  return steps;
+}
+
+TEST_CASE("members without checkpoints begin at step 0") {
+  Clinics clinics;
+  for (const std::uint32_t number : kAll) clinics.connect(number, {}, {});
+  CHECK_FALSE(continues(clinics.members));
+  const Gathering gathering = clinics.gathered();
+  CHECK(gathering.commits.empty());
+  CHECK(gathering.behind.empty());
+  const Roster roster = rosterFrom(gathering, 0, kAll);
+  CHECK(roster == Roster{{10, 11, 12}, {0, 0, 0}, {{1, 0, kAll}}});
+}
+
+TEST_CASE("members continue from the steps that all have saved and one has committed") {
+  Clinics clinics;
+  clinics.connect(0, {9, 6, 3}, {6, 3});
+  clinics.connect(1, {9, 6, 3}, {9, 6});
+  clinics.connect(2, {6, 3}, {6, 3});
+  CHECK(continues(clinics.members));
+  const Gathering gathering = clinics.gathered();
+  CHECK(stepsOf(gathering) == Steps{6, 3});
+  CHECK(gathering.behind.empty());
+  CHECK(rosterFrom(gathering, 6, kAll).attendance == std::vector<Attendance>{{1, 0, kAll}});
+}
+
+TEST_CASE(
+    "a member that stays away is left out from the next step on, and one that comes late is "
+    "behind") {
+  Clinics clinics;
+  clinics.connect(0, {6, 3}, {6, 3});
+  clinics.connect(1, {6, 3}, {6, 3});
+  const Roster roster = rosterFrom(clinics.gathered(), 6, {0, 1});
+  const std::vector<Attendance> left = {{1, 0, kAll}, {7, 12, {0, 1}}};
+  CHECK(roster.attendance == left);
+  CHECK(roster.train == std::vector<std::uint32_t>{10, 11, 12});
+
+  // The attempt from step 6 has saved nothing: all can continue from there.
+  CHECK(rosterFrom(clinics.gathered(), 6, kAll).attendance ==
+        std::vector<Attendance>{{1, 0, kAll}});
+
+  Clinics later;
+  later.connect(0, {9, 6}, {9, 6}, left);
+  later.connect(1, {9, 6}, {9, 6}, left);
+  later.connect(2, {6, 3}, {6, 3});
+  const Gathering gathering = later.gathered();
+  CHECK(stepsOf(gathering) == Steps{9, 6});
+  CHECK(gathering.behind == std::vector<std::uint32_t>{2});
+  CHECK(rosterFrom(gathering, 9, {0, 1}).attendance == left);
+  // Without the newest checkpoint, which the server may have lost.
+  CHECK(rosterFrom(gathering, 6, {0, 1}).attendance == left);
+}
+
+TEST_CASE("a step that a member has saved in another attempt does not count") {
+  const std::vector<Attendance> left = {{1, 0, kAll}, {4, 6, {0, 1}}};
+  Clinics clinics;
+  clinics.connect(0, {6, 3}, {6, 3}, left);
+  clinics.connect(1, {6, 3}, {6, 3}, left);
+  clinics.connect(2, {6, 3}, {3});
+  CHECK(clinics.gathered().behind == std::vector<std::uint32_t>{2});
+}
+
+TEST_CASE("too few members, or others without the first one, cannot go on") {
+  const auto refused = [](Clinics& clinics) { return errorCode([&] { clinics.gathered(); }); };
+  Clinics all;  // are needed
+  all.cohort.minMembers = 0;
+  all.connect(0, {6}, {6});
+  all.connect(1, {6}, {6});
+  all.connect(2, {}, {});
+  CHECK(refused(all) == "other-member");
+  all.cohort.minMembers = 2;
+  CHECK(refused(all) == "");
+
+  Clinics two;
+  two.connect(0, {6}, {6});
+  two.connect(1, {}, {});
+  two.connect(2, {}, {});
+  CHECK(refused(two) == "other-member");
+
+  Clinics first;
+  first.connect(0, {}, {});
+  first.connect(1, {6}, {6});
+  first.connect(2, {6}, {6});
+  CHECK(refused(first) == "other-member");
+
+  Clinics damaged;  // the only checkpoint
+  damaged.connect(0, {}, {6});
+  damaged.connect(1, {}, {});
+  CHECK(refused(damaged) == "other-member");
+}
+
+TEST_CASE("a member with other data than before is refused") {
+  Clinics clinics;
+  for (const std::uint32_t number : kAll) clinics.connect(number, {3}, {3});
+  clinics.hellos.back().mutable_member()->set_train_samples(13);
+  CHECK(errorCode([&] { clinics.gathered(); }) == "other-member");
+}
+
+TEST_CASE("who takes part may change 256 times") {
+  Clinics clinics;
+  std::vector<Attendance> many;
+  for (std::uint64_t n = 0; n < kMaxAttendances; ++n) {
+    many.push_back({n + 1, 0, n % 2 == 0 ? kAll : std::vector<std::uint32_t>{0, 1}});
+  }
+  clinics.connect(0, {300}, {300}, many);
+  clinics.connect(1, {300}, {300}, many);
+  const Gathering gathering = clinics.gathered();
+  CHECK(rosterFrom(gathering, 300, {0, 1}).attendance == many);
+  CHECK(errorCode([&] { rosterFrom(gathering, 300, {0}); }) == "bad-cohort");
+}
+
+}  // namespace
+}  // namespace cleave
