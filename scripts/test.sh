@@ -14,17 +14,20 @@ usage: scripts/test.sh [--quick|--crash] [--help]
             find; and 360 runs of the real programs, which are killed (more than an hour)
   --help    this text
 
-With CLEAVE_WERROR=ON in the environment, warnings are errors.
+With CLEAVE_WERROR=ON in the environment, warnings are errors; with EVERY=N, each Nth benchmark is built, from number PART on.
 
 Example: ./scripts/test.sh --quick
 TXT
 }
 
-presets=(release asan tsan) targets=(--target all benchmarks) tests=() manifests=1 elsewhere=ON
+mapfile -t benchmarks < <(grep -o 'add_benchmark(bench_[a-z_]*' tests/CMakeLists.txt | sed 's/.*(//' | sort)
+chosen=()
+for ((n = ${PART:-0}; n < ${#benchmarks[@]}; n += ${EVERY:-1})); do chosen+=("${benchmarks[n]}"); done
+presets=(release asan tsan) targets=(--target all "${chosen[@]}") tests=() manifests=1 elsewhere=ON
 case "${1:-}" in
   "") ;;
   --quick)
-    presets=(release) targets=(--target cleave-client cleave-server unit_tests daemon_verify_test) tests=(--label-regex 'unit|quick') manifests=0 elsewhere=OFF
+    presets=(release) targets=(--target cleave-client cleave-server unit_tests daemon_tests) tests=(--label-regex 'unit|quick') manifests=0 elsewhere=OFF
     ;;
   --crash)
     ./scripts/setup.sh

@@ -12,6 +12,8 @@ usage: scripts/test_python.sh [--install] [--help]
   --install   only installs these packages
   --help      this text
 
+With EVERY=N in the environment, only each Nth exported model is tested, from number PART on.
+
 Example: ./scripts/test_python.sh
 TXT
 }
@@ -42,6 +44,18 @@ cmake --build --preset release --target graph_runner tokenizer_runner cleave-cli
 # Otherwise the next installation would contain modules that have been deleted since.
 rm -rf python/build python/*.egg-info
 # Threads that wait must not compete with those that compute: client and server share the processors.
-HF_HUB_OFFLINE=1 OMP_WAIT_POLICY=passive PYTHONDONTWRITEBYTECODE=1 PYTHONWARNINGS=ignore \
-  GRAPH_RUNNER=$PWD/build/release/bin/graph_runner TOKENIZER_RUNNER=$PWD/build/release/bin/tokenizer_runner PROGRAMS=$PWD/build/release/bin \
-  "$environment/bin/python" -m unittest discover --verbose -s python/tests
+export HF_HUB_OFFLINE=1 OMP_WAIT_POLICY=passive PYTHONDONTWRITEBYTECODE=1 PYTHONWARNINGS=ignore
+export GRAPH_RUNNER=$PWD/build/release/bin/graph_runner TOKENIZER_RUNNER=$PWD/build/release/bin/tokenizer_runner PROGRAMS=$PWD/build/release/bin
+python=$PWD/$environment/bin/python log=$PWD/build/test_python.txt
+cd python/tests
+# Two processes, since a test uses one processor most of the time. Each module is in one of them.
+first=(test_evaluation test_export test_experiments test_operators test_own_losses)
+mapfile -t others < <(printf '%s\n' test_*.py | sed 's/\.py$//' | grep -vxF "$(printf '%s\n' "${first[@]}")")
+trap 'kill "$beside" 2>/dev/null || true' EXIT
+"$python" -m unittest --verbose "${first[@]}" >"$log" 2>&1 &
+beside=$!
+"$python" -m unittest --verbose "${others[@]}"
+code=0
+wait "$beside" || code=$?
+cat "$log"
+exit "$code"

@@ -21,7 +21,7 @@ from torch import nn
 import cleave_split
 from cleave_split.convert import main as convert
 from graph_case import GraphCase, read_safetensors
-from models import MODELS, MORE_CUTS
+from models import MODELS, MORE_CUTS, some
 
 # Cleave changes running statistics in the update, PyTorch in the forward pass.
 BUFFER_TOLERANCE = 1e-6
@@ -97,7 +97,7 @@ class Exported(GraphCase):
                     self.assertTrue(torch.equal(results[name], expected), f"{name} differs by up to {worst:g}")
 
     def test_models_equal_eager_pytorch(self):
-        for name, make, example, output, cuts in MODELS:
+        for name, make, example, output, cuts in some(MODELS):
             with self.subTest(name):
                 torch.manual_seed(0)
                 model = make()

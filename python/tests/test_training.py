@@ -18,7 +18,7 @@ import transformers
 
 import cleave_split
 from graph_case import GraphCase, read_safetensors
-from models import MODELS, NO_DROPOUT, SMALL
+from models import MODELS, NO_DROPOUT, SMALL, some
 
 PROGRAMS = os.environ.get("PROGRAMS", "build/release/bin")
 LENGTH = 16
@@ -268,7 +268,7 @@ class Models(Client):
     """Every model of the tests with PyTorch, with its random operators on."""
 
     def test_every_model_is_bit_identical_to_the_whole_model(self):
-        for name, make, example, output, cuts in MODELS:
+        for name, make, example, output, cuts in some(MODELS):
             with self.subTest(name):
                 torch.manual_seed(0)
                 model = make(0.2)
@@ -343,7 +343,8 @@ class Experiments(GraphCase):
             return subprocess.run(command, capture_output=True, text=True, cwd=self.folder)
 
         with concurrent.futures.ThreadPoolExecutor(2) as pool:
-            for run, ended in zip(runs, pool.map(train, runs.items())):
+            chosen = some(runs.items())
+            for run, ended in zip(chosen, pool.map(train, chosen)):
                 with self.subTest(run=run):
                     self.assertEqual(ended.returncode, 0, ended.stderr)
                     self.assertEqual(json.loads(ended.stdout)["steps"], 2)
