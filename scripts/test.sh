@@ -20,10 +20,7 @@ Example: ./scripts/test.sh --quick
 TXT
 }
 
-mapfile -t benchmarks < <(grep -o 'add_benchmark(bench_[a-z_]*' tests/CMakeLists.txt | sed 's/.*(//' | sort)
-chosen=()
-for ((n = ${PART:-0}; n < ${#benchmarks[@]}; n += ${EVERY:-1})); do chosen+=("${benchmarks[n]}"); done
-presets=(release asan tsan) targets=(--target all "${chosen[@]}") tests=() manifests=1 elsewhere=ON
+presets=(release asan tsan) targets=(--target all benchmarks) tests=() manifests=1 elsewhere=ON
 case "${1:-}" in
   "") ;;
   --quick)
@@ -55,7 +52,8 @@ build() {
   shift
   echo "test: building preset $preset"
   cmake --preset "$preset" -DBUILD_TESTING=ON -DCLEAVE_WERROR="${CLEAVE_WERROR:-OFF}" \
-    -DCLEAVE_SANITIZED_ELSEWHERE="$([ "$preset" = release ] && echo "$elsewhere" || echo OFF)" >/dev/null
+    -DCLEAVE_SANITIZED_ELSEWHERE="$([ "$preset" = release ] && echo "$elsewhere" || echo OFF)" \
+    -DCLEAVE_BENCHMARKS="${EVERY:-1};${PART:-0}" >/dev/null
   cmake --build --preset "$preset" "$@"
   echo "test: built preset $preset in $((SECONDS - started)) s"
 }
