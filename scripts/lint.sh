@@ -11,7 +11,7 @@ usage: scripts/lint.sh [--fix] [--format-only] [--help]
   --format-only   skips clang-tidy
   --help          this text
 
-With EVERY=N in the environment, clang-tidy checks each Nth library, from number PART on.
+With EVERY=N in the environment, clang-tidy checks each Nth unit, from number PART on.
 
 Example: ./scripts/lint.sh --fix
 TXT

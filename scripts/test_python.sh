@@ -54,8 +54,8 @@ mapfile -t others < <(printf '%s\n' test_*.py | sed 's/\.py$//' | grep -vxF "$(p
 trap 'kill "$beside" 2>/dev/null || true' EXIT
 "$python" -m unittest --verbose "${first[@]}" >"$log" 2>&1 &
 beside=$!
-"$python" -m unittest --verbose "${others[@]}"
 code=0
+"$python" -m unittest --verbose "${others[@]}" || code=$?
 wait "$beside" || code=$?
 cat "$log"
 exit "$code"

@@ -138,11 +138,13 @@ int replayCommand(const VerifyCommandOptions& options) {
                      countText(steps, "step"), options.replay.front(), weights.values)
               << std::endl;
   } else {
-    std::cout << fmt::format(
-                     "after {}, the whole model DIFFERS from {}/model.safetensors: by {:.3g} in {}",
-                     countText(steps, "step"), options.replay.front(), weights.largestDifference,
-                     weights.where)
-              << std::endl;
+    std::cout
+        << fmt::format(
+               "after {}, the whole model DIFFERS from {}/model.safetensors: by {:.3g} in {}",
+               countText(steps, "step"), options.replay.front(), weights.largestDifference,
+               weights.where)
+        << "\nOther processors, devices or numbers of threads than in the run give other bits."
+        << std::endl;
   }
   return weights.equal ? 0 : 1;
 }
@@ -218,9 +220,10 @@ void addVerifyCommand(CLI::App& app, std::function<int()>& command) {
       ->type_name("K")
       ->check(CLI::Range(1u, kMaxMembers));
   verify
-      ->add_option("--replay", options.replay,
-                   "Instead, computes a run that is done again, with the whole model, and compares "
-                   "the model that it has saved; of a cohort, give the folders of all members")
+      ->add_option(
+          "--replay", options.replay,
+          "Instead, recomputes a finished run with the whole model, and compares its saved "
+          "model; of a cohort, give the folders of all members. Without --set and --steps")
       ->type_name("RUN...");
   verify->footer(
       "Example:\n  cleave-client verify --config configs/fashion_mnist.yaml "

@@ -131,7 +131,7 @@ void addDeviceAndLink(Table& table) {
   table
       .integer("cohort.min_members", "", 0, kMaxMembers,
                field(&Settings::cohort, &Cohort::minMembers),
-               "with how many members the run may go on when others stay away; 0: it waits for all")
+               "minimum number of connected members with which a run continues; 0: all")
       .sent();
   table
       .integer("cohort.wait_seconds", "s", 0, kMaxWaitSeconds,

@@ -39,6 +39,12 @@ nlohmann::json summaryIn(const std::string& folder) {
   const bool isComplete = summary.is_object() && summary.contains("steps") &&
                           summary.at("steps").is_number_unsigned() && summary.contains("codec");
   if (!isComplete) refuse(path + " is damaged", "restore it from a backup");
+  const auto changes = nlohmann::json::parse(
+      diskFiles().read(folder + "/changes.json").value_or("[]"), nullptr, false);
+  if (changes != nlohmann::json::array()) {
+    refuse(fmt::format("the settings of the run in {} were changed when it was resumed", folder),
+           "only runs with the same settings in all steps can be computed again");
+  }
   for (const auto& [flow, codec] : summary.at("codec").items()) {
     if (codec == "none") continue;
     refuse(fmt::format("the run in {} compressed {} with a codec, which changes its results",
@@ -72,7 +78,11 @@ void pool(PreparedRun& first, const std::vector<std::string>& folders, const Ros
       refuse(fmt::format("{} is the run of {}, not of {}", folders[m], own.settings.member, name),
              "give the folders in the order of cohort.members");
     }
-    if (roster.train.at(m) != 0 && own.data.train->size() != roster.train[m]) {
+    if (roster.train.at(m) == 0) {  // it has never taken part
+      parts.push_back(sliceDataset(own.data.train, 0, 0));
+      continue;
+    }
+    if (own.data.train->size() != roster.train[m]) {
       refuse(fmt::format("{} has {} training samples, but had {} in the run", name,
                          own.data.train->size(), roster.train[m]),
              "restore its data");
@@ -106,6 +116,10 @@ Replayed replayRun(const std::vector<std::string>& folders) {
   const nlohmann::json summary = summaryIn(folders.front());
   PreparedRun run = prepare(folders.front());
   if (run.settings.cohort.exists()) {
+    if (!summary.contains("cohort")) {
+      refuse(folders.front() + "/summary.json does not say who took part",
+             "give runs of this version of Cleave");
+    }
     pool(run, folders, rosterFromJson(summary.at("cohort")));
   } else if (folders.size() != 1) {
     refuse("the run is not one of a cohort, but several folders are given", "give one folder");

@@ -14,10 +14,10 @@ struct Replayed {
   Comparison weights;  // of model.safetensors with those computed here
 };
 
-// `folders`: of a run that is done; or, of a cohort, those of all members in their order, whose
-// data this process then reads. Members that have left in between, or have come back, count from
-// and until the step that the summary names. Throws UsageError "bad-replay" if the run cannot be
-// computed again, or the errors of the configuration and the data.
+// `folders`: of a finished run; or, of a cohort, those of all members in their order, whose data
+// this process then reads. The samples of each member are used in the steps in which it took part,
+// as listed in summary.json. Throws UsageError "bad-replay" if the run cannot be computed again, or
+// the errors of the configuration and the data.
 Replayed replayRun(const std::vector<std::string>& folders);
 
 }  // namespace cleave

@@ -3,6 +3,7 @@
 #include <spdlog/fmt/fmt.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <filesystem>
 #include <map>
@@ -98,8 +99,11 @@ void checkLengthOfCohort(const PreparedRun& run) {
   if (!isRunDone(diskFiles(), run.folder)) return;
   if (run.commits.empty()) throw runDone(run.folder, withoutCheckpointHint(run.folder));
   const bool isLonger = std::ranges::any_of(run.changes, [](const SettingChange& change) {
-    return isLengthKey(change.key) &&
-           std::strtod(change.after.c_str(), nullptr) > std::strtod(change.before.c_str(), nullptr);
+    const auto length = [](const std::string& text) {
+      const double value = std::strtod(text.c_str(), nullptr);
+      return value == 0 ? HUGE_VAL : value;  // train.max_steps: 0 is no limit
+    };
+    return isLengthKey(change.key) && length(change.after) > length(change.before);
   });
   if (isLonger || areLonger(run.changes, false)) return;
   throw runDone(run.folder,

@@ -185,6 +185,7 @@ void ClientSession::start(const RunPlan& plan, const std::vector<RunPlan>& plans
       },
       compute_.queue(), traces_.empty() ? nullptr : traces_.front());
   device_.attach(worker_);
+  asksForCheckpoint_ = makesCheckpoints_ && plan.member.value_or(0) > 0;
   if (progressSeconds_ > 0) asio::co_spawn(io_.context(), tick(), asio::detached);
 }
 
@@ -201,10 +202,8 @@ ServerLink::Callbacks ClientSession::callbacksFor(std::size_t server,
                        saved = std::move(saved)](Message message) {
     if (const auto* each = std::get_if<Saved>(&message); each && saved) {
       saved(server, *each);
-    } else if (std::holds_alternative<Drain>(message)) {
-      isServerDraining_ = true;
-      processLog()->info("the server at {} is shutting down", servers_[server]->address().text());
-      device_.notify();
+    } else if (const auto* drain = std::get_if<Drain>(&message)) {
+      receiveDrain(*drain, server);
     } else if (const auto* missing = std::get_if<Missing>(&message)) {
       if (server == 0) sayWhoIsMissing(*missing);
     } else {
@@ -220,6 +219,31 @@ ServerLink::Callbacks ClientSession::callbacksFor(std::size_t server,
   return callbacks;
 }
 
+void ClientSession::receiveDrain(const Drain& drain, std::size_t server) {
+  if (drain.member.empty()) {
+    drained_ = Drained::byServer;
+    processLog()->info("the server at {} is shutting down", servers_[server]->address().text());
+  } else if (makesCheckpoints_ && drained_ == Drained::no) {
+    {
+      const std::lock_guard lock(mutex_);
+      leaving_ = drain.member;
+    }
+    drained_ = Drained::byMember;
+    processLog()->info("{} is leaving the cohort: making a checkpoint", drain.member);
+  }
+  device_.notify();
+}
+
+RunError ClientSession::drainedError() const {
+  if (drained_ == Drained::byServer) {
+    return RunError(ErrorKind::attempt, "shutting-down", "the server is shutting down",
+                    "restart it");
+  }
+  const std::lock_guard lock(mutex_);
+  return RunError(ErrorKind::attempt, "member-left", leaving_ + " has left the cohort",
+                  "continue that member's run");
+}
+
 void ClientSession::linkEnded(std::exception_ptr error) {
   {
     const std::lock_guard lock(mutex_);
@@ -232,6 +256,7 @@ void ClientSession::linkEnded(std::exception_ptr error) {
 asio::awaitable<void> ClientSession::waitForSignals() {
   co_await signals_.async_wait(asio::use_awaitable);
   interrupted_ = true;
+  if (asksForCheckpoint_) servers_.front()->sharedTensors()->send(Drain{});
   device_.notify();
   lastWork_.expires_after(kLastWork);
   lastWork_.async_wait([this](const boost::system::error_code& cancelled) {
@@ -352,7 +377,9 @@ void ClientSession::runBatch(const MicroBatch& at, bool isLast) {
 void ClientSession::beginBatch(const MicroBatch& at, bool isLast) {
   const bool isIdle = engine_->batchDone();  // otherwise the steps in progress end first
   if (isIdle && interrupted_ && !isLast) throw interruptedError();
-  if (isIdle && isServerDraining_ && !makesCheckpoints_) throw endedByServer("shutting-down");
+  if (isIdle && drained_ == Drained::byServer && !makesCheckpoints_) {
+    throw endedByServer("shutting-down");
+  }
   engine_->begin(at);
   // If the link is idle, a Ping measures its latency. With edges, an evaluation sends no other
   // frame to the servers in the middle, and its Pings could exceed their limit.

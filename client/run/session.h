@@ -83,7 +83,13 @@ class ClientSession {
   // Whether Ctrl-C was pressed.
   bool isInterrupted() const { return interrupted_; }
   // Whether a server has announced that it is about to shut down.
-  bool isServerDraining() const { return isServerDraining_; }
+  // Whether the client should make a checkpoint and leave, because the server is about to shut
+  // down, or another member of the cohort leaves.
+  bool isDraining() const { return drained_ != Drained::no; }
+  // The error with which the run's attempt then ends.
+  RunError drainedError() const;
+  // Whether the time is up that Ctrl-C leaves for the last work.
+  bool isTimeUp() const { return timeIsUp_; }
 
   // Sends a body's initial weights. Call waitForBodies() afterwards.
   void sendWeights(std::size_t server, SharedBytes weights);
@@ -160,6 +166,7 @@ class ClientSession {
   void request(Flow flow);
   std::optional<std::vector<Blob>> blobs() const;
   void handOverWeights();
+  void receiveDrain(const Drain& drain, std::size_t server);
   void linkEnded(std::exception_ptr error);
 
   ComputeDevice& compute_;
@@ -179,7 +186,11 @@ class ClientSession {
   std::vector<Replica> replicas_;                     // by server: which replica of its body
   std::shared_ptr<RunFiles> files_;
   bool makesCheckpoints_ = false;
-  std::atomic<bool> isServerDraining_ = false;
+  enum class Drained : std::uint8_t { no, byServer, byMember };
+  std::atomic<Drained> drained_ = Drained::no;
+  std::string leaving_;  // the member that leaves; guarded by mutex_
+  // Whether Ctrl-C asks the member of the cohort that decides for a checkpoint.
+  std::atomic<bool> asksForCheckpoint_ = false;
   std::shared_ptr<EngineWorker> worker_;
   Coordinator* engine_ = nullptr;  // owned by worker_
   std::uint64_t finished_ = 0;     // number of calls of finishBatch()
@@ -194,7 +205,7 @@ class ClientSession {
   std::atomic<bool> interrupted_ = false;
   std::atomic<bool> timeIsUp_ = false;       // kLastWork has passed since Ctrl-C
   std::atomic<std::size_t> linksEnded_ = 0;  // if it is not 0, the run cannot continue
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::exception_ptr error_;  // the first error
   std::optional<double> lowestSnr_;
 };

@@ -222,6 +222,12 @@ void TrainRun::joinCohort() {
                         "the server's list of those who take part lacks this member",
                         "install the same version of Cleave on both machines");
   }
+  // Otherwise a server could name samples that this member does not have.
+  if (roster.train[static_cast<std::size_t>(number)] != data().train->size() ||
+      roster.evaluation[static_cast<std::size_t>(number)] != data().test->size()) {
+    throw ProtocolError("bad-metadata", "the server has other numbers of this member's samples",
+                        "install the same version of Cleave on both machines");
+  }
   prepared_.plan.member = static_cast<std::uint32_t>(place - present.begin());
   recordLength(prepared_);
   std::vector<std::string> absent = names;
@@ -237,6 +243,19 @@ void TrainRun::joinCohort() {
     if (!isKnown && isAvailable(own.step)) prepared_.commits.push_back(own);
   }
   std::ranges::sort(prepared_.commits, std::ranges::greater(), &RunCommit::step);
+  const std::uint64_t from = resumes() ? chooseCommit().step : 0;
+  if (prepared_.plan.joint->roster().attendance.back().firstStep > from + 1) {
+    throw ProtocolError("bad-metadata", "members are to take part from a later step on",
+                        "install the same version of Cleave on both machines");
+  }
+  if (prepared_.totalSteps() < from) {
+    throw UsageError("bad-config",
+                     fmt::format("train.epochs and train.max_steps give the run {}, but it has "
+                                 "already done {}",
+                                 countText(prepared_.totalSteps(), "step"), from),
+                     "raise them at all members")
+        .about("train.epochs");
+  }
   if (resumes()) bodyWeights_.clear();
   if (!prepared_.isResumed) return;
   if (resumes()) {
@@ -257,7 +276,13 @@ void TrainRun::findOwnCheckpoints() {
     if (ownCheckpoints_.size() == kMax) break;
     const auto own = store.find(each.step, each.sha256);
     if (!own) continue;
-    const CheckpointContent content = readCheckpoint(store, *own, digestOf(prepared_.plan.spec));
+    CheckpointContent content;
+    try {
+      content = readCheckpoint(store, *own, digestOf(prepared_.plan.spec));
+    } catch (const RunError& error) {
+      processLog()->warn("the checkpoint of step {} cannot be used: {}", each.step, error.what());
+      continue;
+    }
     wire::OwnState& state = *past_.add_saved();
     state.set_step(each.step);
     state.set_evaluated(content.engine.evaluated);
@@ -364,7 +389,10 @@ void TrainRun::start(DecideFunction decide, const Options& options) {
 // ---- Initial weights and checkpoints ----
 
 void TrainRun::loadWeights() {
-  if (prepared_.isResumed) continueAt(0);
+  if (prepared_.isResumed) {
+    forgetAfter(0);
+    continueAt(0);
+  }
   std::vector<SharedBytes> weights = std::exchange(bodyWeights_, {});
   if (prepared_.plan.member.value_or(0) > 0) weights.clear();  // the first member sends them
   for (std::size_t b = 0; b < weights.size(); ++b) {
@@ -426,6 +454,18 @@ void TrainRun::continueAt(std::uint64_t step) {
   resumeCounts_ = countResume(diskFiles(), prepared_.folder, point);
 }
 
+// In a cohort, removes this member's checkpoints of later steps: the others were not all able to
+// continue from them, and the steps after `step` are computed again, perhaps with other members.
+void TrainRun::forgetAfter(std::uint64_t step) const {
+  if (!prepared_.plan.member) return;
+  CheckpointStore store(diskFiles(), prepared_.folder);
+  std::vector<std::uint64_t> keep;
+  for (const CheckpointInfo& each : store.list()) {
+    if (each.step <= step) keep.push_back(each.step);
+  }
+  store.removeExcept(keep);
+}
+
 nlohmann::json TrainRun::resume() {
   failpoint("restore");
   const RunCommit& commit = chooseCommit();
@@ -439,6 +479,7 @@ nlohmann::json TrainRun::resume() {
         .about("--resume");
   }
   checkExact(*own);
+  forgetAfter(commit.step);
   CheckpointContent content = readCheckpoint(store, *own, digestOf(prepared_.plan.spec));
   stage_.restore(tensorsOf(content.stage, "the checkpoint"));
   session_.resume(content.engine, std::move(content.codecs));

@@ -109,6 +109,7 @@ class TrainRun {
   void joinCohort();
   bool allAnswers(const std::function<bool(const wire::HelloOk& ok)>& holds) const;
   void findOwnCheckpoints();
+  void forgetAfter(std::uint64_t step) const;
   bool isAvailable(std::uint64_t step) const;
   const RunCommit& chooseCommit() const;
   void continueAt(std::uint64_t step);

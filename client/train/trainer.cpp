@@ -261,10 +261,9 @@ bool Trainer::makesCheckpoint(std::uint64_t step, Checkpointer& checkpointer) co
   return (leavesTime || isAskedToLeave()) && checkpointer.isDue(step);
 }
 
-// Whether the run must end: after Ctrl-C, or if the server is about to shut down.
-bool Trainer::isAskedToLeave() const {
-  return session_.isInterrupted() || session_.isServerDraining();
-}
+// Whether the run must end: after Ctrl-C, if the server is about to shut down, or if another member
+// of the cohort leaves.
+bool Trainer::isAskedToLeave() const { return session_.isInterrupted() || session_.isDraining(); }
 
 // Whether an evaluation that may take long follows this step. Such a step makes a checkpoint,
 // because an evaluation cannot make one: a run that must end during the evaluation can then
@@ -295,7 +294,8 @@ bool Trainer::overlapsLast(std::uint64_t step) const {
 }
 
 // Called before each batch. If the run must end and its last step has a checkpoint, ends the run.
-// If that step has no checkpoint, allows one more training step, which makes a checkpoint.
+// If that step has no checkpoint, allows one more training step, which makes a checkpoint; a member
+// of a cohort that does not decide allows more, until the one that decides has ordered it.
 void Trainer::leaveIfAsked(Phase next) {
   constexpr double kWriteSeconds = 5;
   Checkpointer* const checkpointer = run_.checkpointer();
@@ -303,10 +303,11 @@ void Trainer::leaveIfAsked(Phase next) {
   checkpointer->settle(kWriteSeconds);
   if (checkpointer->lastCommit() != result_.steps) {
     if (next == Phase::eval) return;
-    if (!std::exchange(isLastStep_, true)) return;
+    const bool obeys = run_.prepared().plan.member.value_or(0) > 0;
+    if (!std::exchange(isLastStep_, true) || (obeys && !session_.isTimeUp())) return;
   }
   if (session_.isInterrupted()) throw interruptedError();
-  throw RunError(ErrorKind::attempt, "shutting-down", "the server is shutting down", "restart it");
+  throw session_.drainedError();
 }
 
 RunSpent Trainer::spent() const {

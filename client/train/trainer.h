@@ -92,8 +92,8 @@ class Trainer {
     afterFallback_ = std::move(function);
   }
   // Trains from the initial weights, or from a checkpoint, to the last step. Throws RunError with
-  // the cause if the run ended early, for example "non-finite". The code "shutting-down" means that
-  // the server is about to shut down and has a checkpoint of the last step.
+  // the cause if the run ended early, for example "non-finite". After "shutting-down", and after
+  // "member-left" if that member was interrupted, there is a checkpoint of the last step.
   TrainResult run();
 
   std::uint64_t steps() const { return result_.steps; }  // number of steps trained so far

@@ -89,21 +89,25 @@ void JointPlan::plan(std::size_t attendance) {
   const std::uint64_t first = roster_.attendance[attendance].firstStep;
   const std::uint64_t steps = batchesOf(attendance);
   if (attendance == 0) {
-    stretches_.push_back({1, 1, steps, 0});
+    stretches_.push_back({1, 1, steps, 0, false});
     return;
   }
   const Stretch last = stretchAt(first);
   const std::uint64_t epoch = last.firstEpoch + (first - last.firstStep) / last.steps;
   const std::uint64_t begin = last.firstStep + (epoch - last.firstEpoch) * last.steps;
-  while (!stretches_.empty() && stretches_.back().firstEpoch >= epoch) stretches_.pop_back();
+  while (!stretches_.empty() && stretches_.back().firstEpoch > epoch) stretches_.pop_back();
   if (first == begin) {
-    stretches_.push_back({epoch, begin, steps, attendance});
+    if (!stretches_.empty() && stretches_.back().firstEpoch == epoch) stretches_.pop_back();
+    stretches_.push_back({epoch, begin, steps, attendance, false});
     return;
   }
-  stretches_.push_back({epoch, begin, 0, last.attendance});
-  const std::uint64_t ofEpoch = trainingBatches(epoch).all.size();
-  stretches_.back().steps = ofEpoch;
-  stretches_.push_back({epoch + 1, begin + ofEpoch, steps, attendance});
+  if (!last.isChanged) {
+    if (stretches_.back().firstEpoch == epoch) stretches_.pop_back();
+    stretches_.push_back({epoch, begin, 0, last.attendance, true});
+    stretches_.back().steps = trainingBatches(epoch).all.size();  // with all that leave in it
+  }
+  const std::uint64_t next = begin + stretches_.back().steps;
+  stretches_.push_back({epoch + 1, next, steps, attendance, false});
 }
 
 const JointPlan::Stretch& JointPlan::stretchOf(std::uint64_t epoch) const {

@@ -93,6 +93,7 @@ class JointPlan {
     std::uint64_t firstStep = 1;
     std::uint64_t steps = 0;     // per epoch
     std::size_t attendance = 0;  // at its first step
+    bool isChanged = false;      // somebody leaves, or comes back, in this epoch
   };
 
   void check(std::size_t attendance) const;

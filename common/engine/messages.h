@@ -94,9 +94,11 @@ struct Saved {
   std::string code, sentence;
 };
 
-// The server is about to shut down: the client should make a checkpoint, so that nothing is lost.
+// The server is about to shut down, or a member of the cohort leaves: the client should make a
+// checkpoint, so that nothing is lost.
 struct Drain {
   double seconds = 0;  // until the server exits
+  std::string member;  // the member that leaves; empty: none
 };
 
 // The members of a cohort whose connections have broken, so that the others wait for them; none:

@@ -107,7 +107,7 @@ class Participant : public Engine {
   std::deque<std::pair<std::size_t, TensorMessage>> early_;
   std::uint64_t latestStep_ = 0;  // the latest training step of those
 
-  std::vector<std::optional<Blob>> parts_;  // by member, of the sum that is made next
+  std::vector<std::optional<Blob>> parts_;  // by link, of the sum that is made next
   Weights weights_;
   Input source_;  // the Blob or Resume that has arrived and is not yet imported or restored
   std::set<std::size_t> resumed_;  // the links on which a Resume has arrived

@@ -225,7 +225,7 @@ void TensorLink::receivedControl(FrameKind kind, std::span<const std::byte> meta
       if (!atServer || isCohort_) return deliver_(savedFromWire(metadata));
       break;
     case FrameKind::drain:
-      if (!atServer) return deliver_(drainFromWire(metadata));
+      if (!atServer || isCohort_) return deliver_(drainFromWire(metadata));
       break;
     case FrameKind::roster:
       if (!atServer && isCohort_) return deliver_(missingFromWire(metadata));

@@ -288,8 +288,24 @@ void toWire(const Roster& roster, wire::CohortPlan& proto) {
   }
 }
 
-Roster rosterFromWire(const wire::CohortPlan& proto, std::size_t members) {
+namespace {
+
+// Whether the attendance is possible after the one before it. A plan checks that there are samples.
+bool isPossible(const Attendance& each, const Attendance* before, std::size_t members) {
   constexpr std::uint64_t kMaxStep = std::uint64_t{1} << 48;  // so that sums do not overflow
+  const std::vector<std::uint32_t>& present = each.present;
+  const bool isAfter =
+      before == nullptr ? each.firstStep == 1 && each.evaluated == 0
+                        : each.firstStep > before->firstStep &&
+                              each.evaluated >= before->evaluated && each.firstStep <= kMaxStep &&
+                              each.evaluated <= kMaxStep && present != before->present;
+  return isAfter && !present.empty() && present.back() < members &&
+         std::ranges::adjacent_find(present, std::ranges::greater_equal()) == present.end();
+}
+
+}  // namespace
+
+Roster rosterFromWire(const wire::CohortPlan& proto, std::size_t members) {
   const auto isOfAll = [&](const auto& list) {
     return static_cast<std::size_t>(list.size()) == members;
   };
@@ -299,10 +315,12 @@ Roster rosterFromWire(const wire::CohortPlan& proto, std::size_t members) {
   roster.train.assign(proto.train_samples().begin(), proto.train_samples().end());
   roster.evaluation.assign(proto.evaluation_samples().begin(), proto.evaluation_samples().end());
   for (const wire::Attendance& each : proto.attendance()) {
-    fits = fits && static_cast<std::size_t>(each.present_size()) <= members &&
-           std::max(each.first_step(), each.evaluated()) <= kMaxStep;
-    roster.attendance.push_back(
-        {each.first_step(), each.evaluated(), {each.present().begin(), each.present().end()}});
+    Attendance next{
+        each.first_step(), each.evaluated(), {each.present().begin(), each.present().end()}};
+    const Attendance* const before =
+        roster.attendance.empty() ? nullptr : &roster.attendance.back();
+    fits = fits && isPossible(next, before, members);
+    roster.attendance.push_back(std::move(next));
   }
   if (!fits) {
     throw ProtocolError("bad-metadata", "the plan of a cohort is not one of its " +
@@ -314,11 +332,13 @@ Roster rosterFromWire(const wire::CohortPlan& proto, std::size_t members) {
 std::string toWire(const Drain& drain) {
   wire::Drain proto;
   proto.set_seconds(drain.seconds);
+  proto.set_member(drain.member);
   return proto.SerializeAsString();
 }
 
 Drain drainFromWire(std::span<const std::byte> metadata) {
-  return {checkedSeconds(parseMetadata<wire::Drain>(FrameKind::drain, metadata).seconds())};
+  const auto proto = parseMetadata<wire::Drain>(FrameKind::drain, metadata);
+  return {checkedSeconds(proto.seconds()), printable(proto.member())};
 }
 
 std::string toWire(const SampleNumbers& samples) {

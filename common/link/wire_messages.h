@@ -75,8 +75,8 @@ ReceivedReport receivedFromWire(std::span<const std::byte> metadata);
 ReceivedReport reportFrom(const wire::Received& proto);
 
 void toWire(const Roster& roster, wire::CohortPlan& proto);
-// Throws ProtocolError unless it has as many members as the cohort, and not too many attendances;
-// JointPlan checks these.
+// Throws ProtocolError unless it has as many members as the cohort, and possible attendances.
+// JointPlan checks that they have samples.
 Roster rosterFromWire(const wire::CohortPlan& proto, std::size_t members);
 
 void toWire(const Arrived& arrived, wire::Arrived& proto);

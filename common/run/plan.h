@@ -41,8 +41,8 @@ struct RunPlan {
   // The batches of a cohort. Set after planRun(), when all members are known; else null.
   std::shared_ptr<const JointPlan> joint;
   std::size_t partBytes = 0;  // in a cohort: maximum size of parts/client and sums/client
-  // The number of this client among the members of its cohort that take part; set with `joint`.
-  // nullopt: none, or the plan of a server.
+  // The position of this client among the members of its cohort that take part, known when `joint`
+  // is set; before, its number in the cohort. nullopt: none, or the plan of a server.
   std::optional<std::uint32_t> member = std::nullopt;
 
   std::vector<Flow> flows() const { return place.flows(); }

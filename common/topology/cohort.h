@@ -36,7 +36,7 @@ struct Attendance {
 
   bool operator==(const Attendance&) const = default;
 };
-inline constexpr std::size_t kMaxAttendances = 256;
+inline constexpr std::size_t kMaxAttendances = 32;
 
 // What is known about the members of a cohort.
 struct Roster {

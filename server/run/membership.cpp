@@ -60,6 +60,11 @@ std::uint32_t memberNumber(const RunRequest& request) {
   return static_cast<std::uint32_t>(found - cohort.members.begin());
 }
 
+void checkAnnounced(const RunRequest& request) {
+  const wire::Member& member = request.hello.member();
+  if (member.has_plan()) rosterFromWire(member.plan(), request.spec.cohort.size());
+}
+
 namespace {
 
 // Who took part up to this step.
@@ -94,8 +99,9 @@ Past pastOf(const Announced& announced, std::size_t members) {
 
 // Adds what the members who are connected announce. Throws UsageError "other-member" if a member
 // had other data before.
-void addAnnounced(Roster& roster, const std::vector<Announced>& members) {
-  for (const auto& [n, hello] : members) {
+void addAnnounced(Roster& roster, const std::vector<Past>& pasts) {
+  for (const Past& past : pasts) {
+    const auto& [n, hello] = past.member;
     const wire::Member& member = hello->member();
     const auto add = [&](std::uint32_t& known, std::uint32_t now, const std::string& what) {
       if (known != 0 && known != now) {
@@ -113,8 +119,10 @@ void addAnnounced(Roster& roster, const std::vector<Announced>& members) {
 }  // namespace
 
 bool continues(const std::vector<Announced>& members) {
-  return std::ranges::any_of(
-      members, [](const Announced& member) { return !member.hello->committed().empty(); });
+  return std::ranges::any_of(members, [](const Announced& member) {
+    return std::ranges::any_of(member.hello->committed(),
+                               [](const auto& commit) { return !commit.sha256().empty(); });
+  });
 }
 
 Gathering gather(const Cohort& cohort, const std::vector<Announced>& members) {
@@ -148,40 +156,48 @@ Gathering gather(const Cohort& cohort, const std::vector<Announced>& members) {
   };
   if (newest == nullptr) {
     if (lost) refuseLacking(*lost, "the member that made it");
-    addAnnounced(result.roster, members);
+    addAnnounced(result.roster, pasts);
     return result;
   }
   const Past reference = *newest;
   const std::uint64_t last = commits.begin()->first;
-  // The last step before the members were those that have made the newest checkpoint.
+  // Those that made the newest checkpoint may go back to an older one that they have in common; the
+  // others must have that one too.
   const std::vector<Attendance> before = until(last, reference.roster.attendance);
-  const std::uint64_t since = before.empty() ? 0 : before.back().firstStep - 1;
+  const auto madeLast = [&](const Past& past) {
+    if (before.empty()) return true;
+    const std::vector<std::uint32_t>& present = before.back().present;
+    return std::ranges::find(present, past.member.number) != present.end();
+  };
+  std::optional<std::uint64_t> common;
+  for (const auto& [step, commit] : commits) {
+    const auto has = [&, from = step](const Past& past) {
+      return !madeLast(past) || past.has(from, reference);
+    };
+    if (!common && std::ranges::all_of(pasts, has)) common = step;
+  }
+  const std::uint64_t from = common.value_or(last);
+  std::string lacking;
+  for (const Past& past : pasts) {
+    if (past.has(from, reference)) continue;
+    if (lacking.empty()) lacking = printable(past.member.hello->member().name());
+    result.behind.push_back(past.member.number);
+  }
+  std::erase_if(pasts, [&](const Past& past) { return !past.has(from, reference); });
+  const bool areEnough =
+      !cohort.needsAll() && pasts.size() >= cohort.minMembers && pasts.front().member.number == 0;
+  if (!result.behind.empty() && !areEnough) refuseLacking(last, lacking);
   const auto haveAll = [&](const auto& commit) {
     return std::ranges::all_of(pasts,
                                [&](const Past& past) { return past.has(commit.first, reference); });
   };
-  const bool hasCommon = std::ranges::any_of(
-      commits, [&](const auto& commit) { return commit.first > since && haveAll(commit); });
-  std::string lacking;
-  for (const Past& past : pasts) {
-    if (hasCommon || past.has(last, reference)) continue;
-    if (lacking.empty()) lacking = printable(past.member.hello->member().name());
-    result.behind.push_back(past.member.number);
-  }
-  std::erase_if(pasts, [&](const Past& past) {
-    return std::ranges::find(result.behind, past.member.number) != result.behind.end();
-  });
-  const bool areEnough = !cohort.needsAll() && pasts.size() >= cohort.minMembers;
-  if (!result.behind.empty() && (!areEnough || pasts.front().member.number != 0)) {
-    refuseLacking(last, lacking);
-  }
   std::erase_if(commits, [&](const auto& commit) { return !haveAll(commit); });
   for (auto& [step, commit] : commits) {
     result.evaluated[step] = reference.evaluated.at(step);
     result.commits.push_back(std::move(commit));
   }
   result.roster = reference.roster;
-  addAnnounced(result.roster, members);
+  addAnnounced(result.roster, pasts);
   return result;
 }
 

@@ -19,6 +19,9 @@ std::uint32_t memberNumber(const RunRequest& request);
 // run.
 void checkSameRun(const RunRequest& first, const RunRequest& other);
 
+// Throws ProtocolError "bad-metadata" unless what the member says about its past is possible.
+void checkAnnounced(const RunRequest& request);
+
 // A member that is connected.
 struct Announced {
   std::uint32_t number = 0;

@@ -53,14 +53,22 @@ std::string keyOf(const RunRequest& request) {
   return request.isTrial() ? fmt::format("trial/{}", request.session) : request.runId();
 }
 
-// `isFirst`: the first member's bytes include those of the members that have left, in the plan.
-std::size_t memberBytesOf(const RunRequest& request, bool isFirst) {
+// The samples that the member announces: its own, or those of all in its plan.
+std::uint64_t samplesOf(const wire::Member& member) {
+  std::uint64_t planned = 0;
+  for (const std::uint32_t each : member.plan().train_samples()) planned += each;
+  for (const std::uint32_t each : member.plan().evaluation_samples()) planned += each;
+  return std::max(planned, std::uint64_t{member.train_samples()} + member.evaluation_samples());
+}
+
+// `first`: the member that connected first; null: this one.
+std::size_t memberBytesOf(const RunRequest& request, const RunRequest* first) {
   if (!request.spec.cohort.exists()) return 0;
   const wire::Member& member = request.hello.member();
-  std::uint64_t samples = std::uint64_t{member.train_samples()} + member.evaluation_samples();
-  if (isFirst) {
-    for (const std::uint32_t each : member.plan().train_samples()) samples += each;
-    for (const std::uint32_t each : member.plan().evaluation_samples()) samples += each;
+  std::uint64_t samples = samplesOf(member);
+  // Those in the plan of the first member are counted for it.
+  if (first != nullptr && first->hello.member().has_plan()) {
+    samples -= std::min(samples, samplesOf(first->hello.member()));
   }
   return memberBytes(samples, member.share_values());
 }
@@ -95,7 +103,7 @@ std::shared_ptr<Seat> RunTable::admit(RunRequest request) {
     admission_.checkRun(request.identity, request.runId(), plan);
     refuseServed(request);
     if (auto seat = join(request, plan)) return seat;
-    ticket = reserve(request.identity, plan, memberBytesOf(request, true));
+    ticket = reserve(request.identity, plan, memberBytesOf(request, nullptr));
   }
   const std::string key = keyOf(request);
   assert(!seats_.contains(key));
@@ -120,7 +128,8 @@ std::shared_ptr<Seat> RunTable::join(RunRequest& request, const RunPlan& plan) {
   if (found == seats_.end()) return nullptr;
   const std::shared_ptr<Seat> first = found->second;
   const std::string key = keyOf(request);
-  auto ticket = admission_.admitMember(request.identity, plan, memberBytesOf(request, false));
+  auto ticket =
+      admission_.admitMember(request.identity, plan, memberBytesOf(request, &first->request()));
   Seat& seat = first->run().join(std::move(request), std::move(ticket), failedFunction(key));
   return seats_[key] = std::shared_ptr<Seat>(first, &seat);
 }

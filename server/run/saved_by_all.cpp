@@ -30,6 +30,17 @@ void SavedByAll::savedByMember(std::size_t member, const Saved& saved) {
   reportIfComplete();
 }
 
+void SavedByAll::leaves(std::size_t member) {
+  if (member >= members_.size() || leaving_[member]) {
+    throw ProtocolError("unexpected-message", "Drain arrived twice, or not at the first server");
+  }
+  leaving_[member] = true;
+  for (std::size_t other = 0; other < clients_.size(); ++other) {
+    const auto link = clients_[other].lock();
+    if (other != member && link) link->send(Drain{0, members_[member]});
+  }
+}
+
 void SavedByAll::savedHere(const Saved& saved) {
   body_ = saved;
   reportIfComplete();

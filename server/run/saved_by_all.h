@@ -20,7 +20,7 @@ class SavedByAll {
  public:
   // `members`: the names of those whose parts this server waits for; empty: of none.
   explicit SavedByAll(std::vector<std::string> members)
-      : members_(std::move(members)), parts_(members_.size()) {}
+      : members_(std::move(members)), parts_(members_.size()), leaving_(members_.size()) {}
 
   // Call for each client before the run starts.
   void addClient(const std::shared_ptr<EngineLink>& link) { clients_.push_back(link); }
@@ -31,6 +31,10 @@ class SavedByAll {
   // Call with each Saved that a member sends. Throws ProtocolError "unexpected-message" if no such
   // part is missing.
   void savedByMember(std::size_t member, const Saved& saved);
+  // Call when a member leaves: asks the others to make a checkpoint, and to connect again when the
+  // member is back. Throws ProtocolError "unexpected-message" if it has said so before, or at
+  // another server.
+  void leaves(std::size_t member);
   // Call when the body is saved, or could not be.
   void savedHere(const Saved& saved);
 
@@ -41,7 +45,8 @@ class SavedByAll {
   std::vector<std::weak_ptr<EngineLink>> clients_;  // their callbacks own this object
   std::uint64_t step_ = 0;  // of the checkpoint whose parts are being saved; 0: none
   std::optional<Saved> body_;
-  std::vector<std::optional<Saved>> parts_;  // by member
+  std::vector<std::optional<Saved>> parts_;  // by client
+  std::vector<bool> leaving_;                // by client
 };
 
 }  // namespace cleave

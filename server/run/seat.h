@@ -29,7 +29,7 @@ class ServedRun;
 // io thread. Owned by its run.
 class Seat {
  public:
-  // `number`: among the run's seats; that of its member in a cohort. `ticket`: the run's in its
+  // `number`: that of its member in a cohort; else 0. `ticket`: the run's in its
   // first seat, and that of its member in the others. `failed` is called on the io thread with the
   // error that ends the run while this seat is parked.
   Seat(ServedRun& run, const RunResources& resources, std::uint32_t number, RunRequest request,
@@ -37,7 +37,7 @@ class Seat {
 
   // ---- For its run ----
 
-  // Its number among the run's seats: that of its member in a cohort; else 0.
+  // In a cohort, its member's number; else 0.
   std::uint32_t number() const { return number_; }
   // The run has stored this connection. Throws the error of an earlier end().
   void stored(const LastConnection& connection);
@@ -64,13 +64,14 @@ class Seat {
   // Serves the connection until it ends. Returns the reason of the client's Bye, or throws the
   // error that ended the connection.
   boost::asio::awaitable<std::string> serve();
-  // Call when the connection has broken. Waits for another one for limits.park_seconds; then the
+  // Call when the connection has broken. Waits for another one for ServedRun::patience(); then the
   // run ends.
   void park();
 
   // ---- Without open() ----
 
-  // Ends the run with this error, which is sent to the client if it is connected.
+  // Ends the run with this error, which is sent to the client if it is connected; before open(),
+  // only the seat.
   void end(std::exception_ptr error);
   // Throws the error of an earlier end() without open().
   void throwIfEnded() const {

@@ -79,6 +79,7 @@ ServedRun::ServedRun(const RunResources& resources, RunRequest request, RunPlan 
   const std::uint32_t number = memberNumber(request);
   seats_.push_back(std::make_unique<Seat>(*this, resources, number, std::move(request),
                                           std::move(ticket), std::move(failed)));
+  checkAnnounced(owner().request());
 }
 
 ServedRun::~ServedRun() = default;
@@ -99,6 +100,11 @@ Seat& ServedRun::join(RunRequest request, std::unique_ptr<Admission::Ticket> tic
         kMemberRetrySeconds);
   }
   checkSameRun(owner().request(), request);
+  checkAnnounced(request);
+  if (openError_ || isBeingOpened()) {
+    throw RunError("run-in-use", "the run of the cohort is being opened, or has failed to open",
+                   "try again", kMemberRetrySeconds);
+  }
   if (isOpening_) {
     throw RunError("member-late",
                    fmt::format("the cohort {} has gone on without {}",
@@ -195,16 +201,21 @@ void ServedRun::joinMembers() {
 }
 
 bool ServedRun::leave(Seat& seat, const std::string& reason) {
-  if (std::erase_if(behind_, [&](const auto& each) { return each.get() == &seat; }) > 0)
-    return false;
-  if (!isOpen() && seats_.size() > 1) {
-    std::erase_if(seats_, [&](const auto& each) { return each.get() == &seat; });
+  const auto isSeat = [&](const auto& each) { return each.get() == &seat; };
+  if (!isOpening_ && seats_.size() > 1) {
+    std::erase_if(seats_, isSeat);
     return false;
   }
-  if (std::ranges::find(left_, &seat) != left_.end()) return false;
+  const bool isBehind = std::ranges::any_of(behind_, isSeat);
+  if (isBehind && !isBeingOpened()) {  // while the run is being opened, open() uses all seats
+    std::erase_if(behind_, isSeat);
+    return left_.size() == seats_.size() + behind_.size();
+  }
+  if (hasLeft(seat)) return false;
   left_.push_back(&seat);
-  const bool isLast = left_.size() == seats_.size();  // endSeats() may make others leave
-  if (!reason.empty() && seats_.size() > 1) {
+  // endSeats() may make others leave
+  const bool isLast = left_.size() == seats_.size() + behind_.size();
+  if (!reason.empty() && seats_.size() > 1 && !isBehind && !openError_) {
     endSeats(RunError(ErrorKind::attempt, "member-left",
                       fmt::format("{} has left the cohort: {}", nameOf(seat), reason),
                       "start the run again when all members can take part"));
@@ -212,10 +223,14 @@ bool ServedRun::leave(Seat& seat, const std::string& reason) {
   return isLast;
 }
 
+bool ServedRun::hasLeft(const Seat& seat) const {
+  return std::ranges::find(left_, &seat) != left_.end();
+}
+
 // Ends the seats that nobody has left.
 void ServedRun::endSeats(const Error& error) {
   for (const auto& seat : seats_) {
-    if (std::ranges::find(left_, seat.get()) != left_.end()) continue;
+    if (hasLeft(*seat)) continue;
     seat->end(std::make_exception_ptr(RunError(error, error.what(), error.hint())));
   }
 }
@@ -238,6 +253,13 @@ asio::awaitable<void> ServedRun::open() {
 
 asio::awaitable<void> ServedRun::openAll() {
   co_await openRecords();
+  for (const auto& seat : seats_) {
+    if (hasLeft(*seat)) {
+      throw RunError(ErrorKind::attempt, "member-left",
+                     nameOf(*seat) + " has left while the run began",
+                     "start the run again when all members can take part");
+    }
+  }
   if (plan_.spec.cohort.exists()) joinMembers();
   mailbox_ = std::make_shared<Mailbox>(resources_.device, plan_.inFlight, seats_.size());
   if (engineOptions(plan_).reduces) {
@@ -298,6 +320,7 @@ void ServedRun::openLinks() {
       if (const auto* part = std::get_if<Saved>(&message)) {
         return saved->savedByMember(peer, *part);
       }
+      if (std::holds_alternative<Drain>(message)) return saved->leaves(peer);
       const auto* decision = std::get_if<StepDecision>(&message);
       if (decision != nullptr && peer == 0) saved->decided(*decision);
       mailbox->deliver(std::move(message), peer);
@@ -512,7 +535,8 @@ void ServedRun::start() {
 }
 
 asio::awaitable<void> ServedRun::finishWork() {
-  if (left_.size() + 1 < seats_.size()) co_return;  // the last seat waits
+  const auto isThere = [this](const auto& seat) { return !hasLeft(*seat); };
+  if (std::ranges::count_if(seats_, isThere) > 1) co_return;  // the last seat waits
   assert(worker_);
   const auto whenDone = [this](auto task) {
     const auto done = std::make_shared<Latch>();
@@ -542,7 +566,7 @@ void ServedRun::finishedBatch() {
 void ServedRun::drain() {
   isDraining_ = true;
   if (!isServing_) return;  // start() handles it
-  const Drain drain{std::chrono::duration<double>(resources_.settings.drain).count()};
+  const Drain drain{std::chrono::duration<double>(resources_.settings.drain).count(), ""};
   for (const auto& seat : seats_) seat->link()->send(drain);
 }
 

@@ -159,6 +159,7 @@ class ServedRun {
   void openLinks();
   void edgeFailed(const RunError& error);
   bool isOpen() const { return !seats_.empty() && owner().link() != nullptr; }
+  bool isBeingOpened() const { return isOpening_ && opened_.expiry() == SteadyTime::max(); }
   // Those of the edges, then those of the seats; none before open().
   std::vector<TensorLink*> links() const;
   std::vector<std::shared_ptr<TensorLink>> clientLinks() const;  // one per seat
@@ -183,6 +184,7 @@ class ServedRun {
   boost::asio::awaitable<void> closeWorker();
   // Ends the run with an error, from any thread.
   std::function<void(std::exception_ptr)> failFunction() const;
+  bool hasLeft(const Seat& seat) const;
   void endSeats(const Error& error);
 
   const RunResources& resources_;
@@ -192,8 +194,8 @@ class ServedRun {
   std::vector<std::unique_ptr<Seat>> seats_;   // by number; never empty until the run is closed
   std::vector<std::unique_ptr<Seat>> behind_;  // of members that cannot continue with the others
   const SteadyTime created_ = now();
-  Gathering gathering_;  // of a cohort, when the run is opened
-  bool isOpening_ = false;
+  Gathering gathering_;                // of a cohort, when the run is opened
+  bool isOpening_ = false;             // open() has been called
   std::vector<const Seat*> left_;      // those that leave() was called for
   std::vector<wire::Commit> commits_;  // that all clients can continue from; none before open()
   ThreadCount threads_;

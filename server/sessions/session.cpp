@@ -276,7 +276,7 @@ asio::awaitable<void> Session::leaveSeat(bool mayPark) {
   if (mayPark && run.mayPark()) {
     run.log(spdlog::level::info,
             fmt::format("session {}: the run is kept for {} s, so that its client can continue it",
-                        number_, context_.settings.park / std::chrono::seconds(1)));
+                        number_, run.patience().time / std::chrono::seconds(1)));
     seat->park();
   } else {
     co_await context_.runs.close(std::move(seat), printable(reason_));

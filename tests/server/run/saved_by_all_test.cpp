@@ -13,9 +13,16 @@ namespace {
 
 class NotingLink : public EngineLink {
  public:
-  void send(Message message) override { sent.push_back(std::get<Saved>(std::move(message))); }
+  void send(Message message) override {
+    if (const auto* drain = std::get_if<Drain>(&message)) {
+      leaving.push_back(drain->member);
+    } else {
+      sent.push_back(std::get<Saved>(std::move(message)));
+    }
+  }
   void commit(std::uint64_t) override {}
   std::vector<Saved> sent;
+  std::vector<std::string> leaving;
 };
 
 struct Cohort {
@@ -85,6 +92,16 @@ TEST_CASE("a server without members to wait for tells its clients immediately") 
   single.saved.savedHere(savedAt(3, "of the body"));
   CHECK(single.first->sent.size() == 1);
   CHECK(errorCode([&] { single.saved.savedByMember(0, savedAt(3, "")); }) == "unexpected-message");
+}
+
+TEST_CASE("the others learn once that a member leaves") {
+  Cohort cohort({"north", "south"});
+  cohort.saved.leaves(1);
+  CHECK(cohort.first->leaving == std::vector<std::string>{"south"});
+  CHECK(cohort.second->leaving.empty());
+  CHECK(errorCode([&] { cohort.saved.leaves(1); }) == "unexpected-message");
+  Cohort single({});
+  CHECK(errorCode([&] { single.saved.leaves(0); }) == "unexpected-message");
 }
 
 TEST_CASE("a part that was not asked for is refused, and so is a second checkpoint at a time") {
