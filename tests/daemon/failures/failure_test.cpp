@@ -102,7 +102,7 @@ TEST_CASE("a stopped peer is detected within 35 s on both sides, and a half-open
   const TemporaryFolder folder;
   const TestServer reachable(folder, {}, "reachable");
   Relay relay("127.0.0.1", reachable.port());
-  relay.delay(std::chrono::milliseconds(1));  // otherwise the run ends too early
+  relay.delay(std::chrono::milliseconds(5));  // otherwise the run ends too early
   const Arguments shortRun = {"--set", "train.epochs=30", "--server"};
   const std::string whole = folder.path("whole"), cut = folder.path("cut");
   REQUIRE(runClient("train", whole, with(shortRun, {reachable.address()})).code == 0);
