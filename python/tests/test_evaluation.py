@@ -253,7 +253,8 @@ class Evaluated(GraphCase):
                 split = self.evaluate(inputs, *cuts, seed=2)
                 self.assert_close(split, expected)
         # The others are those for which PyTorch chooses other kernels.
-        self.assertGreaterEqual(equal, 0.7 * len(cases))
+        if len(cases) == len(dropping) + len(OTHERS):
+            self.assertGreaterEqual(equal, 0.8 * len(cases))
 
     def test_adapters_have_no_dropout_in_evaluation(self):
         make, example = lambda: sequence("Bert"), text()
