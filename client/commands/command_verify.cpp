@@ -121,8 +121,6 @@ void print(const Comparisons& results, const PreparedRun& run, std::uint32_t mem
 }
 
 int replayCommand(const VerifyCommandOptions& options) {
-  startLog("cleave-client",
-           options.run.common.logLevel == "info" ? "warn" : options.run.common.logLevel);
   const auto [steps, weights] = replayRun(options.replay);
   if (options.run.json) {
     std::cout << nlohmann::json{{"equal", weights.equal},
@@ -150,13 +148,13 @@ int replayCommand(const VerifyCommandOptions& options) {
 }
 
 int verifyCommand(const VerifyCommandOptions& options) {
+  startLog("cleave-client",
+           options.run.common.logLevel == "info" ? "warn" : options.run.common.logLevel);
   if (!options.replay.empty()) return replayCommand(options);
   if (options.run.common.config.empty()) {
     throw UsageError("wrong-use", "--config is required",
                      "'cleave-client verify --help' lists the options");
   }
-  startLog("cleave-client",
-           options.run.common.logLevel == "info" ? "warn" : options.run.common.logLevel);
   Datasets opened;
   std::vector<PreparedRun> clients = prepareClients(options, opened);
   const PreparedRun& run = clients.front();
