@@ -369,16 +369,17 @@ void ClientSession::sendSamples(std::uint64_t step, const std::vector<std::uint3
   for (const auto& server : servers_) server->tensors().sendSamples(step, numbers);
 }
 
-void ClientSession::runBatch(const MicroBatch& at, bool isLast) {
-  beginBatch(at, isLast);
+void ClientSession::runBatch(const MicroBatch& at) {
+  beginBatch(at);
   finishBatch();
 }
 
-void ClientSession::beginBatch(const MicroBatch& at, bool isLast) {
+void ClientSession::beginBatch(const MicroBatch& at) {
   const bool isIdle = engine_->batchDone();  // otherwise the steps in progress end first
-  if (isIdle && interrupted_ && !isLast) throw interruptedError();
-  if (isIdle && drained_ == Drained::byServer && !makesCheckpoints_) {
-    throw endedByServer("shutting-down");
+  // A run that makes checkpoints ends after the next one; the caller sees to that.
+  if (isIdle && !makesCheckpoints_) {
+    if (interrupted_) throw interruptedError();
+    if (drained_ == Drained::byServer) throw endedByServer("shutting-down");
   }
   engine_->begin(at);
   // If the link is idle, a Ping measures its latency. With edges, an evaluation sends no other

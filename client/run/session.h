@@ -99,14 +99,14 @@ class ClientSession {
   // before runBatch().
   void sendSamples(std::uint64_t step, const std::vector<std::uint32_t>& numbers);
   // Runs one batch to its end. If the run ended, throws RunError with the cause, such as a lost
-  // connection. After Ctrl-C the current batch has kLastWork to finish, and later calls throw
-  // "interrupted" unless `isLast` is set. If a server is about to shut down and the run makes no
-  // checkpoints, throws "shutting-down" before the batch.
-  void runBatch(const MicroBatch& at, bool isLast = false);
+  // connection. After Ctrl-C the batches have kLastWork to finish. If the run makes no checkpoints,
+  // no batch begins after Ctrl-C ("interrupted"), or if a server is about to shut down
+  // ("shutting-down").
+  void runBatch(const MicroBatch& at);
   // The two halves of runBatch(), for training steps that overlap. beginBatch() requires
   // mayBegin(). finishBatch() waits until the oldest batch in progress has ended.
   bool mayBegin(const MicroBatch& at) const { return engine_->mayBegin(at); }
-  void beginBatch(const MicroBatch& at, bool isLast = false);
+  void beginBatch(const MicroBatch& at);
   void finishBatch();
   // Waits until the servers have applied all steps, then fetches weights/body or trace/body from
   // each.

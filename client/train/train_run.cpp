@@ -515,8 +515,8 @@ void TrainRun::saveCheckpoint(std::shared_ptr<PartSnapshot> part) {
 
 // ---- Batches ----
 
-MicroBatch TrainRun::runBatch(Phase phase, std::uint64_t step, const Batch& batch, bool isLast) {
-  const MicroBatch at = beginBatch(phase, step, batch, isLast);
+MicroBatch TrainRun::runBatch(Phase phase, std::uint64_t step, const Batch& batch) {
+  const MicroBatch at = beginBatch(phase, step, batch);
   finishBatch();
   return at;
 }
@@ -525,7 +525,7 @@ bool TrainRun::mayBeginStep(std::uint64_t step) const {
   return session_.mayBegin({Phase::train, step, 0, {}});
 }
 
-MicroBatch TrainRun::beginBatch(Phase phase, std::uint64_t step, const Batch& batch, bool isLast) {
+MicroBatch TrainRun::beginBatch(Phase phase, std::uint64_t step, const Batch& batch) {
   const RunPlan& plan = prepared_.plan;
   const MicroBatch at{phase, step, 0, plan.division(phase, step, batch.samples())};
   BatchView view = viewOf(batch);
@@ -538,7 +538,7 @@ MicroBatch TrainRun::beginBatch(Phase phase, std::uint64_t step, const Batch& ba
   stage_.beginBatch(view, step);
   if (phase == Phase::train) session_.sendSamples(step, batch.numbers);
   if (traffic_ != nullptr) traffic_->begin(at, share, batch);
-  session_.beginBatch(at, isLast);
+  session_.beginBatch(at);
   return at;
 }
 

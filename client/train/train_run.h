@@ -72,14 +72,14 @@ class TrainRun {
   void saveCheckpoint(std::shared_ptr<PartSnapshot> part);
 
   // Runs one batch to its end, and returns its division into micro-batches. The batch is borrowed
-  // during the call. Throws RunError with the cause if the run ended. `isLast`: see
+  // during the call. Throws RunError with the cause if the run ended; see
   // ClientSession::runBatch().
-  MicroBatch runBatch(Phase phase, std::uint64_t step, const Batch& batch, bool isLast = false);
+  MicroBatch runBatch(Phase phase, std::uint64_t step, const Batch& batch);
   // The two halves of runBatch(), for training steps that overlap; see ClientSession. The batch is
   // borrowed until finishBatch() has been called for it. Batches end in the order in which they
   // begin.
   bool mayBeginStep(std::uint64_t step) const;
-  MicroBatch beginBatch(Phase phase, std::uint64_t step, const Batch& batch, bool isLast = false);
+  MicroBatch beginBatch(Phase phase, std::uint64_t step, const Batch& batch);
   void finishBatch();
 
   // Sends Bye with the reason "done", "interrupted" or "failed". Nothing can be sent afterwards.

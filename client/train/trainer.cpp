@@ -204,7 +204,7 @@ bool Trainer::beginStep(std::uint64_t epoch, Loader& loader) {
   session_.setCodecLevel(Phase::train, step, quality_.level());
   run_.stage().setLossScale(decider_.lossScale());
   OpenStep& open = open_.emplace_back(OpenStep{std::move(*batch), {}, now()});
-  open.at = run_.beginBatch(Phase::train, step, open.batch, isLastStep_);
+  open.at = run_.beginBatch(Phase::train, step, open.batch);
   return true;
 }
 
@@ -444,7 +444,7 @@ const BatchMetrics& Trainer::evaluateBatch(const Batch& batch, CodecLevel level,
                                            std::uint64_t epoch) {
   const SteadyTime start = now();
   session_.setCodecLevel(Phase::eval, ++evalBatches_, level);
-  const MicroBatch at = run_.runBatch(Phase::eval, evalBatches_, batch, isLastStep_);
+  const MicroBatch at = run_.runBatch(Phase::eval, evalBatches_, batch);
   show(at, secondsSince(start));
   recordStep(at, epoch);
   return run_.stage().metrics(at.step);
