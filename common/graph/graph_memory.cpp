@@ -265,11 +265,18 @@ class Analysis {
     return bytes;
   }
 
+  // oneDNN stores the values of convolutions in blocks of channels, 16 with AVX-512.
+  double blockedBytes(std::uint32_t id) const {
+    constexpr double kBlock = 16;
+    if (valueAt(id).shape_size() < 3) return bytesOf(id);
+    const double channels = sizeAt(id, 1);
+    return bytesOf(id) * std::ceil(channels / kBlock) * kBlock / channels;
+  }
+
   // Memory that exists only while the operator runs.
   double scratchOf(const wire::Node& node, std::string_view name, const GraphIds& read) const {
-    // oneDNN stores the values of convolutions in blocks.
     if (name.starts_with("conv") && !read.empty() && !isWeight(valueAt(read[0])))
-      return bytesOf(read[0]) + resultBytes(node);
+      return blockedBytes(read[0]) + blockedBytes(node.outputs(0));
     if (keepsOf(name) == Keeps::gates) return 2 * (gatesOf(node, read).largest + resultBytes(node));
     return 0;
   }

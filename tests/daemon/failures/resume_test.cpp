@@ -116,7 +116,7 @@ TEST_CASE("a client killed at any point resumes and ends with the same weights")
   const std::string expected = expectedModel(folder, server.address());
   int number = 0;
   for (const std::string place :
-       {"batch:1:kill", "batch:3:kill", "batch:17:kill", "snapshot:1:kill", "snapshot:4:kill",
+       {"batch:1:kill", "batch:3:kill", "batch:17:kill", "snapshot:1:kill", "snapshot:2:kill",
         "checkpoint-state:2:kill", "checkpoint-record:2:kill", "checkpoint-written:2:kill",
         "commit:2:kill", "committed:2:kill", "sync:6:kill", "rename:9:kill", "connections:1:kill",
         "summary:1:kill", "done:1:kill"}) {
@@ -214,7 +214,8 @@ TEST_CASE("resumes are also counted if the next process is killed before its fir
     CHECK(headline().at(key) == summary.at(key));
   }
   fs::remove(run + "/summary.json");
-  CHECK(headline().at("seconds").get<double>() <= summary.at("seconds").get<double>());
+  constexpr double kRounding = 0.001;  // the times in the rows have milliseconds
+  CHECK(headline().at("seconds").get<double>() <= summary.at("seconds").get<double>() + kRounding);
   CHECK(headline().at("ratio").get<double>() ==
         Approx(summary.at("ratio").get<double>()).epsilon(0.01));
 }

@@ -254,7 +254,7 @@ TEST_CASE(
   checkSameModel(folder.path("undisturbed"), ofClient);
   int number = 0;
   for (RestartableServer* const killed : {&first, &second}) {
-    for (const std::string place : {"batch:17:kill", "snapshot:4:kill"}) {
+    for (const std::string place : {"batch:17:kill", "snapshot:2:kill"}) {
       CAPTURE(killed == &first, place);
       const std::string run = folder.path("run" + std::to_string(++number));
       trainThroughKills(*killed, {place}, run, with(with(kTwoBodies, kDirect), servers.server()));

@@ -171,7 +171,7 @@ TEST_CASE("if a replica is killed, the run continues and ends with the same weig
   REQUIRE(runClient("train", expected, arguments).code == 0);
   int number = 0;
   for (const std::size_t rank : {0, 1}) {
-    for (const std::string place : {"reduce:1:kill", "batch:17:kill", "snapshot:4:kill"}) {
+    for (const std::string place : {"reduce:1:kill", "batch:17:kill", "snapshot:2:kill"}) {
       CAPTURE(rank, place);
       const std::string run = folder.path("run" + std::to_string(++number));
       trainThroughKills(*replicas.servers[rank], {place}, run, arguments);
@@ -244,7 +244,7 @@ TEST_CASE("a run of bodies with replicas continues after a kill with the same we
       with(dividedAmong("[1, 2, 4]"), {"--server", replicas.addresses() + "," + alone.address()});
   const std::string expected = folder.path("undisturbed"), run = folder.path("run");
   REQUIRE(runClient("train", expected, arguments).code == 0);
-  trainThroughKills(*replicas.servers[1], {"snapshot:4:kill"}, run, arguments);
+  trainThroughKills(*replicas.servers[1], {"snapshot:2:kill"}, run, arguments);
   checkSameModel(expected, run);
 }
 

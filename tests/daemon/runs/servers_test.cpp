@@ -170,7 +170,7 @@ TEST_CASE("if a server is killed, the run continues and ends with the same weigh
   int number = 0;
   for (RestartableServer* const killed : {&first, &second}) {
     for (const std::string place :
-         {"batch:17:kill", "snapshot:4:kill", "checkpoint-written:2:kill"}) {
+         {"batch:17:kill", "snapshot:2:kill", "checkpoint-written:2:kill"}) {
       CAPTURE(killed == &first, place);
       const std::string path = folder.path("run" + std::to_string(++number));
       trainThroughKills(*killed, {place}, path, arguments);
