@@ -57,8 +57,8 @@ class Daemons:
                 return
         raise SystemExit(f"crash: the server did not start; see {self.folder}/log.txt")
 
-    def start_client(self, run):
-        begin = ["--config", self.folder / "crash.yaml", "--server", f"127.0.0.1:{self.port}", "--run-dir", run]
+    def start_client(self, run, *more):
+        begin = ["--config", self.folder / "crash.yaml", "--server", f"127.0.0.1:{self.port}", "--run-dir", run, *more]
         resume = ["--resume", run, "--server", f"127.0.0.1:{self.port}"]
         command = [self.programs / "cleave-client", "train", "--quiet", *(resume if (run / "run.json").exists() else begin)]
         return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=self.log, env=ENVIRONMENT)

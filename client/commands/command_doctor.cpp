@@ -49,7 +49,7 @@ int doctorCommand(const DoctorOptions& options) {
       print(check);
     }
   };
-  const std::optional<PreparedRun> run = examineMachine(options.run, found);
+  std::optional<PreparedRun> run = examineMachine(options.run, found);
   examineServers(options.run, run, options.seconds, found);
   if (options.run.json) {
     const nlohmann::ordered_json report = {

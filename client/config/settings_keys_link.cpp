@@ -37,14 +37,6 @@ void checkCohortKeys(Config& config, Settings& settings) {
                      "set all three, or none")
         .about("cohort");
   }
-  if (settings.cohort.minMembers > members.size()) {
-    throw UsageError("bad-cohort",
-                     fmt::format("{}: cohort.min_members is {}, but the cohort has {}",
-                                 config.where("cohort.min_members"), settings.cohort.minMembers,
-                                 countText(members.size(), "member")),
-                     "lower it, or list more members")
-        .about("cohort.min_members");
-  }
   if (std::ranges::count(members, settings.member) == 1) return;
   throw UsageError(
       "bad-cohort",
@@ -131,14 +123,22 @@ void addDeviceAndLink(Table& table) {
   table
       .integer("cohort.min_members", "", 0, kMaxMembers,
                field(&Settings::cohort, &Cohort::minMembers),
-               "minimum number of connected members with which a run continues; 0: all")
+               "minimum number of connected members with which a run continues, while the others "
+               "may come back; 0: all")
+      .sent();
+  table
+      .integer("cohort.begin_members", "", 0, kMaxMembers,
+               field(&Settings::cohort, &Cohort::beginMembers),
+               "with `cohort.min_members`: the number of connected members, the first among them, "
+               "with which a run begins; the others join when they come; 0: all")
       .sent();
   table
       .integer("cohort.wait_seconds", "s", 0, kMaxWaitSeconds,
                field(&Settings::cohort, &Cohort::waitSeconds),
                "with `cohort.min_members`: how long a run waits for a member whose connection has "
-               "broken, at most `limits.park_seconds` of the server; and how long it then waits "
-               "for its client, before it goes on without it")
+               "broken, at most `limits.park_seconds` of the server; how long it then waits for "
+               "its client, before it goes on without it; and for how long it goes on before a "
+               "member that comes back takes part again")
       .sent();
   table.text("cohort.member", "text", &Settings::member, "which of `cohort.members` this client is")
       .then(checkCohortKeys);

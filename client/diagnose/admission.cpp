@@ -10,6 +10,8 @@
 #include <utility>
 
 #include "client/planning/trial_run.h"
+#include "client/train/train_run.h"
+#include "common/run/device.h"
 
 namespace cleave {
 namespace {
@@ -47,10 +49,17 @@ asio::awaitable<wire::HelloOk> ask(const ServerAddress& address, const wire::Hel
 
 }  // namespace
 
-wire::HelloOk askForAdmission(const PreparedRun& run, std::size_t body,
-                              const ServerAddress& address) {
+wire::HelloOk askForAdmission(PreparedRun& run, std::size_t body, const ServerAddress& address) {
   const RunSpec spec = trialSpec(run, body);
-  const wire::Hello hello = trialHello(run, spec, static_cast<unsigned>(body + 1));
+  wire::Hello hello = trialHello(run, spec, static_cast<unsigned>(body + 1));
+  if (run.settings.cohort.exists()) {
+    wire::Member& member = *hello.mutable_member();
+    run.device = &openDevice(run.settings.device);
+    member = TrainRun(run).announcement();
+    RunSpec ofRun = run.bodies[body].spec;
+    ofRun.graph.clear();
+    toWire(ofRun, *member.mutable_run_spec());
+  }
   asio::io_context io;
   wire::HelloOk answer;
   std::exception_ptr error;

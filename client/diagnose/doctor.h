@@ -36,7 +36,7 @@ std::optional<PreparedRun> examineMachine(const RunOptions& options, const Findi
 // Checks the certificates; then, for each server, checks whether a Cleave server answers, measures
 // the link's latency and throughput for about `seconds`, and asks whether the server would admit
 // the run. With several servers, each of these checks has the figure "server", numbered from 1.
-void examineServers(const RunOptions& options, const std::optional<PreparedRun>& run,
-                    double seconds, const Findings& found);
+void examineServers(const RunOptions& options, std::optional<PreparedRun>& run, double seconds,
+                    const Findings& found);
 
 }  // namespace cleave

@@ -8,6 +8,7 @@
 #include "client/diagnose/doctor.h"
 #include "client/diagnose/probe.h"
 #include "client/diagnose/probe_report.h"
+#include "common/core/printable.h"
 #include "common/core/units.h"
 #include "common/files/environment.h"
 #include "common/files/identity.h"
@@ -145,7 +146,19 @@ std::string uncheckedText(const ClientSettings& settings, const Replica& replica
   return settings.hasEdges() ? "; not checked: its direct links" : "";
 }
 
-Check checkOfAdmission(const std::optional<PreparedRun>& run, std::size_t body,
+// With whom a member of a cohort was compared; empty without a cohort.
+std::string memberText(const ClientSettings& settings, const wire::HelloOk& answer) {
+  if (!settings.cohort.exists()) return "";
+  if (answer.connected().empty()) {
+    return fmt::format("; no other member of the cohort {} is connected to compare with",
+                       settings.cohort.id);
+  }
+  return fmt::format(
+      "; {} fits the run of {}, connected as members of the cohort {}", settings.member,
+      printable(fmt::format("{}", fmt::join(answer.connected(), ", "))), settings.cohort.id);
+}
+
+Check checkOfAdmission(std::optional<PreparedRun>& run, std::size_t body,
                        const ServerAddress& address) {
   if (!run) return {"admission", Finding::skipped, "requires a valid configuration", ""};
   try {
@@ -154,9 +167,10 @@ Check checkOfAdmission(const std::optional<PreparedRun>& run, std::size_t body,
     return {"admission",
             Finding::ok,
             fmt::format("the server would admit this run; it needs about {} there, and computes on "
-                        "{} with {}{}",
+                        "{} with {}{}{}",
                         bytesText(needed), answer.device(), countText(answer.threads(), "thread"),
-                        uncheckedText(run->settings, run->bodies[body].stage.replica)),
+                        uncheckedText(run->settings, run->bodies[body].stage.replica),
+                        memberText(run->settings, answer)),
             "",
             {{"needed_bytes", needed}, {"device", answer.device()}, {"threads", answer.threads()}}};
   } catch (const Error& error) {
@@ -168,8 +182,8 @@ Check checkOfAdmission(const std::optional<PreparedRun>& run, std::size_t body,
 }
 
 // Examines the server of this body.
-void examineOne(const ServerAddress& address, const std::optional<PreparedRun>& run,
-                std::size_t body, double seconds, const Findings& found) {
+void examineOne(const ServerAddress& address, std::optional<PreparedRun>& run, std::size_t body,
+                double seconds, const Findings& found) {
   ProbeOptions probe;
   probe.max = 10'000'000;
   probe.repeat = 2;
@@ -191,8 +205,8 @@ void examineOne(const ServerAddress& address, const std::optional<PreparedRun>& 
 
 }  // namespace
 
-void examineServers(const RunOptions& options, const std::optional<PreparedRun>& run,
-                    double seconds, const Findings& found) {
+void examineServers(const RunOptions& options, std::optional<PreparedRun>& run, double seconds,
+                    const Findings& found) {
   std::shared_ptr<const TlsContext> context;
   const TlsSettings tls = tlsOf(options);
   const Check certificates =

@@ -19,6 +19,7 @@ RunSpec trialSpec(const PreparedRun& run, std::size_t body) {
     spec.replicas = 1;
     spec.replica = 0;
   }
+  spec.cohort = {};  // the other members may not be there
   spec.trace = {};
   spec.codecLevels = false;
   spec.watchEvery = 0;

@@ -200,11 +200,28 @@ Json changesJson(const std::vector<ChangedSetting>& changes) {
   return json;
 }
 
-// Returns names that distinguish the runs.
+// Who takes part, by the first step of each attendance: {"id", "members": [{"name", "samples"}],
+// "attendance": [{"first_step", "present"}]}; null without a cohort.
+Json cohortJson(const CohortFile& cohort) {
+  if (cohort.members.empty()) return nullptr;
+  Json members = Json::array(), attendance = Json::array();
+  for (std::size_t m = 0; m < cohort.members.size(); ++m) {
+    members.push_back({{"name", cohort.members[m]}, {"samples", cohort.samples[m]}});
+  }
+  for (const Attendance& each : cohort.attendance) {
+    attendance.push_back({{"first_step", each.firstStep}, {"present", each.present}});
+  }
+  return {{"id", cohort.id}, {"members", members}, {"attendance", attendance}};
+}
+
+// Returns names that distinguish the runs: those of the members, if all are runs of one cohort.
 std::vector<std::string> namesOf(const std::vector<std::unique_ptr<RunReader>>& runs) {
+  const bool areMembers = std::all_of(runs.begin(), runs.end(), [&](const auto& run) {
+    return !run->cohort().id.empty() && run->cohort().id == runs.front()->cohort().id;
+  });
   std::vector<std::string> names;
   for (const auto& run : runs) {
-    std::string name = run->id();
+    std::string name = areMembers && runs.size() > 1 ? run->cohort().member : run->id();
     if (name.empty()) name = std::filesystem::path(run->folder()).filename();
     const std::string base = name;
     for (int i = 2; std::find(names.begin(), names.end(), name) != names.end(); ++i) {
@@ -320,6 +337,7 @@ Json ReportData::page(bool live) {
     json["evaluations"] = evaluationsJson(training);
     json["interruptions"] = interruptionsJson(training);
     json["changes"] = changesJson(run.changes());
+    json["cohort"] = cohortJson(run.cohort());
     json["evaluation"] = run.evaluation();
     json["server_steps"] = {{"from", run.areServersSeenByClient() ? "client" : "server"},
                             {"servers", run.planned().servers},

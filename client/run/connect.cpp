@@ -69,12 +69,15 @@ void warnWherePlain(const ServerAddress& address, const tcp::socket& socket) {
       address.text());
 }
 
-// Says once for whom the cohort waits. `known`: what was said last.
+// Says once for what the cohort waits. `known`: what was said last.
 void announceMissing(const std::string& metadata, std::string& known) {
-  const auto roster = parseMetadata<wire::Roster>(FrameKind::roster, bytesOf(metadata));
-  const std::string missing = printable(fmt::format("{}", fmt::join(roster.missing(), ", ")));
-  if (std::exchange(known, missing) == missing || missing.empty()) return;
-  processLog()->info("waiting for other members of the cohort: {}", missing);
+  const Missing missing = missingFromWire(bytesOf(metadata));
+  if (!missing.inProgress && missing.members.empty()) return;
+  const std::string what =
+      missing.inProgress
+          ? "the next checkpoint of the cohort, which is in the middle of its run"
+          : fmt::format("other members of the cohort: {}", fmt::join(missing.members, ", "));
+  if (std::exchange(known, what) != what) processLog()->info("waiting for {}", what);
 }
 
 asio::awaitable<wire::HelloOk> shakeHands(Connection& connection, const wire::Hello& hello) {

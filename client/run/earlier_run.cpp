@@ -247,6 +247,12 @@ void checkSameData(const PreparedRun& run, const std::string& folder) {
   refuse("the training set has other classes or column statistics than");
 }
 
+void removeCheckpoints(const std::string& folder) {
+  diskFiles().makeFolder(folder + "/checkpoints");
+  writeCommits(diskFiles(), folder, {});
+  CheckpointStore(diskFiles(), folder).removeAll();
+}
+
 void openEarlierRun(PreparedRun& run, const RunOptions& options) {
   const RunRecordFile record = readRunRecord(diskFiles(), options.resume);
   run.hello.set_run_id(record.run);
@@ -260,12 +266,7 @@ void openEarlierRun(PreparedRun& run, const RunOptions& options) {
   }
   CheckpointStore store(diskFiles(), run.folder);
   store.removeIncomplete();
-  if (options.fromStart) {
-    diskFiles().makeFolder(run.folder + "/checkpoints");
-    writeCommits(diskFiles(), run.folder, {});
-    store.removeAll();  // a cohort would continue from them
-    return;
-  }
+  if (options.fromStart) return removeCheckpoints(run.folder);  // a cohort would use them
   run.commits = intactCommits(diskFiles(), run.folder);
   for (const RunCommit& commit : run.commits) {
     if (commit.servers.size() == run.bodies.size()) continue;

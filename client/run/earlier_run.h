@@ -27,6 +27,9 @@ Datasets openAgain(const DataSettings& settings, const DataOpener& open);
 // that are in the run's saved model, if there is one.
 void checkSameData(const PreparedRun& run, const std::string& folder);
 
+// Removes the checkpoints of a run, and their list.
+void removeCheckpoints(const std::string& folder);
+
 // Sets the members of `run` that depend on the folder. Throws UsageError "run-done" if the run is
 // done and gets no more steps, and "bad-config" if it has already done more steps than it gets.
 void openEarlierRun(PreparedRun& run, const RunOptions& options);

@@ -132,7 +132,7 @@ FlowMap<bool> innerFlows(const std::vector<RunPlan>& plans, std::size_t server) 
 void ClientSession::start(const RunPlan& plan, const std::vector<RunPlan>& plans,
                           std::uint32_t errorEvery, ActionTable table, bool fetchGradients,
                           std::shared_ptr<RunFiles> files, SavedFunction saved,
-                          TrafficRecording* traffic) {
+                          TrafficRecording* traffic, std::uint64_t stateBytes) {
   files_ = std::move(files);
   makesCheckpoints_ = saved != nullptr;
   places_ = placesOf(plans);
@@ -158,6 +158,7 @@ void ClientSession::start(const RunPlan& plan, const std::vector<RunPlan>& plans
     options.codecQueue = codecQueue;
     if (plan.samplesOnDisk) options.samplesFolder = files_->folder();
     options.levels = levels_;
+    if (s == 0) options.stateBytes = stateBytes;
     options.watched = [this](const Key&, double snrDb) {
       const std::lock_guard lock(mutex_);
       lowestSnr_ = std::min(lowestSnr_.value_or(snrDb), snrDb);
@@ -206,6 +207,12 @@ ServerLink::Callbacks ClientSession::callbacksFor(std::size_t server,
       receiveDrain(*drain, server);
     } else if (const auto* missing = std::get_if<Missing>(&message)) {
       if (server == 0) sayWhoIsMissing(*missing);
+    } else if (const auto* blob = std::get_if<Blob>(&message); blob && blob->flow == kStateClient) {
+      {
+        const std::lock_guard lock(mutex_);
+        state_ = *blob;
+      }
+      device_.notify();
     } else {
       mailbox->deliver(std::move(message), server);
     }
@@ -226,10 +233,11 @@ void ClientSession::receiveDrain(const Drain& drain, std::size_t server) {
   } else if (makesCheckpoints_ && drained_ == Drained::no) {
     {
       const std::lock_guard lock(mutex_);
-      leaving_ = drain.member;
+      drain_ = drain;
     }
     drained_ = Drained::byMember;
-    processLog()->info("{} is leaving the cohort: making a checkpoint", drain.member);
+    processLog()->info("{} {} the cohort: making a checkpoint", drain.member,
+                       drain.joins ? "joins" : "is leaving");
   }
   device_.notify();
 }
@@ -240,7 +248,11 @@ RunError ClientSession::drainedError() const {
                     "restart it");
   }
   const std::lock_guard lock(mutex_);
-  return RunError(ErrorKind::attempt, "member-left", leaving_ + " has left the cohort",
+  if (drain_.joins) {
+    return RunError(ErrorKind::attempt, "member-joins", drain_.member + " joins the cohort",
+                    "continue the run");
+  }
+  return RunError(ErrorKind::attempt, "member-left", drain_.member + " has left the cohort",
                   "continue that member's run");
 }
 
@@ -346,6 +358,20 @@ void ClientSession::resume(const EngineState& state, std::vector<TensorCodecs::S
   }
   engine_->resume(state);
   waitForBodies();
+}
+
+Blob ClientSession::waitForState() {
+  const auto hasArrived = [this] {
+    const std::lock_guard lock(mutex_);
+    return state_.has_value();
+  };
+  waitUntil(hasArrived);
+  const std::lock_guard lock(mutex_);
+  return std::move(*std::exchange(state_, std::nullopt));
+}
+
+void ClientSession::sendState(SharedBytes state) {
+  servers_.front()->tensors().send(Blob{kStateClient, {state->data(), state->size()}, state});
 }
 
 // The links' codecs run in one queue, so the last link's states are the last to arrive.

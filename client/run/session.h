@@ -66,14 +66,21 @@ class ClientSession {
   // Connects the stage's actions to the connections. `plan`: the client's; `plans`: one per server.
   // The actions in `table` run on the thread that calls runBatch(). If `saved` is empty, the run
   // makes no checkpoints. `traffic`: records what crosses; null: nothing is recorded.
+  // `stateBytes`: maximum size of the state that another member sends; 0: none does.
   void start(const RunPlan& plan, const std::vector<RunPlan>& plans, std::uint32_t errorEvery,
              ActionTable table, bool fetchGradients, std::shared_ptr<RunFiles> files,
-             SavedFunction saved = nullptr, TrafficRecording* traffic = nullptr);
+             SavedFunction saved = nullptr, TrafficRecording* traffic = nullptr,
+             std::uint64_t stateBytes = 0);
 
   // Continues from a checkpoint after the stage has been restored from it, and waits until the
   // servers have restored their parts. Requires that the servers have a checkpoint. Throws
   // RunError.
   void resume(const EngineState& state, std::vector<TensorCodecs::SavedState> codecs);
+  // In a cohort, instead of restoring the stage from its own checkpoint: waits for the state that
+  // the first member sends. Requires `stateBytes` in start(). Throws RunError.
+  Blob waitForState();
+  // Sends the first member's state to those that join. Call before resume().
+  void sendState(SharedBytes state);
   // Passes the codecs' states after the last step to `saved`, which is called in the codec queue.
   // `since`: see TensorCodecs::save(). Call between batches.
   void saveCodecs(std::uint64_t since, std::function<void(SavedCodecs saved)> saved);
@@ -82,9 +89,8 @@ class ClientSession {
   void reportSaved(const Saved& saved);
   // Whether Ctrl-C was pressed.
   bool isInterrupted() const { return interrupted_; }
-  // Whether a server has announced that it is about to shut down.
   // Whether the client should make a checkpoint and leave, because the server is about to shut
-  // down, or another member of the cohort leaves.
+  // down, or another member of the cohort leaves or joins.
   bool isDraining() const { return drained_ != Drained::no; }
   // The error with which the run's attempt then ends.
   RunError drainedError() const;
@@ -188,7 +194,7 @@ class ClientSession {
   bool makesCheckpoints_ = false;
   enum class Drained : std::uint8_t { no, byServer, byMember };
   std::atomic<Drained> drained_ = Drained::no;
-  std::string leaving_;  // the member that leaves; guarded by mutex_
+  Drain drain_;  // that of a member; guarded by mutex_
   // Whether Ctrl-C asks the member of the cohort that decides for a checkpoint.
   std::atomic<bool> asksForCheckpoint_ = false;
   std::shared_ptr<EngineWorker> worker_;
@@ -208,6 +214,7 @@ class ClientSession {
   mutable std::mutex mutex_;
   std::exception_ptr error_;  // the first error
   std::optional<double> lowestSnr_;
+  std::optional<Blob> state_;  // see waitForState()
 };
 
 }  // namespace cleave

@@ -10,6 +10,7 @@
 
 #include "client/run/earlier_run.h"
 #include "common/checkpoint/checkpoint_store.h"
+#include "common/codec/checkpoint_error.h"
 #include "common/cohort/roster_json.h"
 #include "common/core/bytes.h"
 #include "common/core/clock.h"
@@ -22,6 +23,7 @@
 #include "common/link/wire_messages.h"
 #include "common/record/run_events.h"
 #include "common/run/action_tables.h"
+#include "common/run/checkpoint_file.h"
 #include "common/run/fingerprint.h"
 
 namespace cleave {
@@ -44,6 +46,13 @@ ActionSeconds actionsOfAllSides(const Coordinator& engine) {
 }
 
 namespace {
+
+// The maximum size of a member's part of a checkpoint without codecs, whose weights have this size:
+// besides weights, Adam's two moments, the average of train.ema, headers and notes.
+std::uint64_t maxStateBytes(std::uint64_t weightsBytes) {
+  constexpr std::uint64_t kTensors = 5, kNotes = 1 << 20;
+  return kTensors * weightsBytes + kNotes;
+}
 
 // Random bytes that cannot be guessed.
 std::string randomBytes(std::size_t count) {
@@ -143,7 +152,7 @@ void TrainRun::connect() {
       checkAnswer(answer(b), prepared_.bodies[b]);
     }
     checkReplicaGroups();
-    if (prepared_.plan.member) joinCohort();
+    if (prepared_.plan.member) enterCohort();
     prepared_.hello.clear_take_over();  // another client may take the run over from this one later
   } catch (...) {
     session_.close("failed");
@@ -172,7 +181,7 @@ void TrainRun::checkReplicaGroups() const {
   }
 }
 
-ServerRequest TrainRun::requestFor(std::size_t body) const {
+ServerRequest TrainRun::requestFor(std::size_t body) {
   ServerRequest request{prepared_.servers[body], helloFor(prepared_, body), body};
   requestEdges(body, request.hello);
   if (prepared_.plan.member) announceMember(*request.hello.mutable_member());
@@ -187,7 +196,7 @@ ServerRequest TrainRun::requestFor(std::size_t body) const {
   return request;
 }
 
-void TrainRun::announceMember(wire::Member& member) const {
+void TrainRun::announceMember(wire::Member& member) {
   const Datasets& data = prepared_.data;
   member = past_;
   member.set_name(settings().member);
@@ -199,11 +208,20 @@ void TrainRun::announceMember(wire::Member& member) const {
   for (NamedTensor& tensor : weightsOf(stage_.tail())) weights.push_back(std::move(tensor));
   const std::vector<std::byte> file = toSafetensors(weights);
   (*member.mutable_agreed())["initial weights"] = hexOf(sha256Of(textOf(file)));
+  if (!settings().cohort.needsAll())
+    member.set_state_bytes(stateBytes_ = maxStateBytes(file.size()));
+}
+
+wire::Member TrainRun::announcement() {
+  if (prepared_.plan.spec.initialWeights) prepareWeights();
+  wire::Member member;
+  announceMember(member);
+  return member;
 }
 
 // All members that take part are known now. Throws ProtocolError unless all servers know the same
 // ones.
-void TrainRun::joinCohort() {
+void TrainRun::enterCohort() {
   const std::vector<std::string>& names = settings().cohort.members;
   const Roster roster = rosterFromWire(answer().cohort(), names.size());
   for (std::size_t b = 1; b < prepared_.bodies.size(); ++b) {
@@ -230,10 +248,15 @@ void TrainRun::joinCohort() {
   }
   prepared_.plan.member = static_cast<std::uint32_t>(place - present.begin());
   recordLength(prepared_);
-  std::vector<std::string> absent = names;
-  for (const std::uint32_t each : present) std::erase(absent, names[each]);
-  if (!absent.empty()) {
-    processLog()->warn("the cohort goes on without {}", fmt::join(absent, ", "));
+  const auto& joining = answer().joining();
+  joins_ = std::ranges::find(joining, static_cast<std::uint32_t>(number)) != joining.end();
+  if (joins_) {
+    if (number == 0 || answer().available().empty()) {
+      throw ProtocolError("bad-metadata", "this member cannot join the cohort",
+                          "install the same version of Cleave on both machines");
+    }
+    prepared_.commits.clear();
+    ownCheckpoints_.clear();
   }
   // The others may have committed a checkpoint of which this member has saved its part, but was
   // interrupted before it committed it too.
@@ -243,7 +266,7 @@ void TrainRun::joinCohort() {
     if (!isKnown && isAvailable(own.step)) prepared_.commits.push_back(own);
   }
   std::ranges::sort(prepared_.commits, std::ranges::greater(), &RunCommit::step);
-  const std::uint64_t from = resumes() ? chooseCommit().step : 0;
+  const std::uint64_t from = resumes() ? resumeStep() : 0;
   if (prepared_.plan.joint->roster().attendance.back().firstStep > from + 1) {
     throw ProtocolError("bad-metadata", "members are to take part from a later step on",
                         "install the same version of Cleave on both machines");
@@ -257,9 +280,15 @@ void TrainRun::joinCohort() {
         .about("train.epochs");
   }
   if (resumes()) bodyWeights_.clear();
-  if (!prepared_.isResumed) return;
+  std::vector<std::string> absent = names;
+  for (const std::uint32_t each : present) std::erase(absent, names[each]);
+  if (!absent.empty()) {
+    processLog()->warn("the cohort {} without {}", resumes() ? "goes on" : "begins",
+                       fmt::join(absent, ", "));
+  }
+  if (!prepared_.isResumed && !joins_) return;
   if (resumes()) {
-    processLog()->info("the cohort continues from step {}", chooseCommit().step);
+    processLog()->info("the cohort continues from step {}", from);
   } else {
     processLog()->warn(
         "the cohort has no checkpoint that all members have, so the run starts over "
@@ -350,6 +379,7 @@ void TrainRun::start(DecideFunction decide, const Options& options) {
       std::make_shared<RunFiles>(recorder_, prepared_.folder, identity, settings().scores.names(),
                                  options.rotateBytes, nullptr, prepared_.isResumed);
   files_->observe(options.metrics);
+  if (prepared_.plan.member) writeCohortFile();
   if (options.tensorBoard) {
     const auto events = std::make_shared<RunEvents>(recorder_, prepared_.folder + "/tensorboard",
                                                     settings().scores.names());
@@ -366,7 +396,7 @@ void TrainRun::start(DecideFunction decide, const Options& options) {
   if (makesCheckpoints && mayMakeCheckpoints()) {
     std::vector<RunCommit> commits = prepared_.commits;
     if (resumes()) {
-      const std::uint64_t step = chooseCommit().step;
+      const std::uint64_t step = resumeStep();
       std::erase_if(commits, [&](const RunCommit& commit) { return commit.step > step; });
     }
     std::function<void(const Saved&)> savedHere;
@@ -383,7 +413,17 @@ void TrainRun::start(DecideFunction decide, const Options& options) {
   }
   session_.start(prepared_.plan, prepared_.bodies, options.errorEvery,
                  clientActions(stage_, prepared_.threads, std::move(decide)),
-                 options.fetchGradients, files_, std::move(saved), options.traffic);
+                 options.fetchGradients, files_, std::move(saved), options.traffic,
+                 joins_ ? stateBytes_ : 0);
+}
+
+// For the report: who takes part, as far as it is known.
+void TrainRun::writeCohortFile() const {
+  nlohmann::json json = toJson(prepared_.plan.joint->roster());
+  json["id"] = settings().cohort.id;
+  json["members"] = settings().cohort.members;
+  json["member"] = settings().member;
+  diskFiles().write(prepared_.folder + "/cohort.json", json.dump(2) + "\n");
 }
 
 // ---- Initial weights and checkpoints ----
@@ -425,6 +465,11 @@ const RunCommit& TrainRun::chooseCommit() const {
       .about("--resume");
 }
 
+// Call only if it resumes.
+std::uint64_t TrainRun::resumeStep() const {
+  return joins_ ? std::ranges::max(answer().available()) : chooseCommit().step;
+}
+
 void TrainRun::checkExact(const CheckpointInfo& own) const {
   const std::string here = fingerprintOf(prepared_.threads, prepared_.device->description());
   std::size_t body = 0;  // the first one whose server is not exact
@@ -439,6 +484,16 @@ void TrainRun::checkExact(const CheckpointInfo& own) const {
                    "the results would differ from those of an uninterrupted run: " + difference,
                    "use the same machines, devices and threads as before, or add --allow-inexact")
       .about("--resume");
+}
+
+// Call when all sides have the state of this step.
+nlohmann::json TrainRun::continuedAt(std::uint64_t step, const std::string& notes) {
+  continueAt(step);
+  StepRow row;
+  row.phase = "resume";
+  row.step = step;
+  files_->step(row, session_.totals());
+  return nlohmann::json::parse(notes);
 }
 
 // A killed process loses the rows of its last second, so the servers' rows are counted too.
@@ -466,8 +521,29 @@ void TrainRun::forgetAfter(std::uint64_t step) const {
   store.removeExcept(keep);
 }
 
+// Continues with the first member's part of the checkpoint.
+nlohmann::json TrainRun::joinCohort() {
+  const std::uint64_t step = resumeStep();
+  const std::string name = "the state that " + settings().cohort.members.front() + " has sent";
+  const Blob state = session_.waitForState();
+  const CheckpointContent content =
+      readCheckpoint(textOf(state.bytes), digestOf(prepared_.plan.spec), name);
+  if (content.engine.applied != step) {
+    throw badCheckpoint(
+        fmt::format("{} is of step {} instead of {}", name, content.engine.applied, step));
+  }
+  stage_.restore(tensorsOf(content.stage, name));
+  // Those of this member may be of steps that the others did not make.
+  removeCheckpoints(prepared_.folder);
+  session_.resume(content.engine, {});
+  nlohmann::json notes = continuedAt(step, content.notes);
+  notes.erase("spent");  // by the first member
+  return notes;
+}
+
 nlohmann::json TrainRun::resume() {
   failpoint("restore");
+  if (joins_) return joinCohort();
   const RunCommit& commit = chooseCommit();
   const CheckpointStore store(diskFiles(), prepared_.folder);
   const auto own = store.find(commit.step, commit.client);
@@ -482,14 +558,14 @@ nlohmann::json TrainRun::resume() {
   forgetAfter(commit.step);
   CheckpointContent content = readCheckpoint(store, *own, digestOf(prepared_.plan.spec));
   stage_.restore(tensorsOf(content.stage, "the checkpoint"));
+  if (!answer().joining().empty() && prepared_.plan.member == 0) {
+    const PartState state{content.engine, content.spec, content.notes, {}};
+    session_.sendState(std::make_shared<const std::vector<std::byte>>(
+        checkpointFile(state, writeSafetensors(content.stage))));
+  }
   session_.resume(content.engine, std::move(content.codecs));
   if (checkpointer_) checkpointer_->continued(*own);
-  continueAt(commit.step);
-  StepRow row;
-  row.phase = "resume";
-  row.step = commit.step;
-  files_->step(row, session_.totals());
-  return nlohmann::json::parse(content.notes);
+  return continuedAt(commit.step, content.notes);
 }
 
 std::shared_ptr<PartSnapshot> TrainRun::copyState(const nlohmann::json& notes) const {

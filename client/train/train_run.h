@@ -39,6 +39,9 @@ class TrainRun {
   // removeUnbegun() and throws RunError or UsageError with the reason.
   void connect();
 
+  // What this client announces as a member of its cohort. Call instead of connect().
+  wire::Member announcement();
+
   struct Options {
     bool fetchGradients = false;       // fetches grads/body before each decision
     std::uint32_t errorEvery = 0;      // measures a codec's error on one tensor in N; 0: never
@@ -55,10 +58,11 @@ class TrainRun {
   // that already has them. Call before the first batch.
   void loadWeights();
   // Whether the run continues from a checkpoint.
-  bool resumes() const { return !prepared_.commits.empty(); }
+  bool resumes() const { return joins_ || !prepared_.commits.empty(); }
   // Call instead of loadWeights() to continue from a checkpoint. Restores all sides from the
-  // newest checkpoint that all have. Returns the notes that were passed to copyState(). Throws
-  // RunError "no-checkpoint", "bad-checkpoint", UsageError "other-run-spec", "inexact".
+  // newest checkpoint that all have; a member that joins its cohort gets its part from the first
+  // one. Returns the notes that were passed to copyState(). Throws RunError "no-checkpoint",
+  // "bad-checkpoint", UsageError "other-run-spec", "inexact".
   nlohmann::json resume();
   // Call after resume() or loadWeights().
   const ResumeCounts& resumeCounts() const { return resumeCounts_; }
@@ -103,16 +107,20 @@ class TrainRun {
  private:
   void prepareWeights();
   void checkReplicaGroups() const;
-  ServerRequest requestFor(std::size_t body) const;
+  ServerRequest requestFor(std::size_t body);
   void requestEdges(std::size_t body, wire::Hello& hello) const;
-  void announceMember(wire::Member& member) const;
-  void joinCohort();
+  void announceMember(wire::Member& member);
+  void enterCohort();
+  nlohmann::json joinCohort();
+  void writeCohortFile() const;
   bool allAnswers(const std::function<bool(const wire::HelloOk& ok)>& holds) const;
   void findOwnCheckpoints();
   void forgetAfter(std::uint64_t step) const;
   bool isAvailable(std::uint64_t step) const;
   const RunCommit& chooseCommit() const;
+  std::uint64_t resumeStep() const;
   void continueAt(std::uint64_t step);
+  nlohmann::json continuedAt(std::uint64_t step, const std::string& notes);
   void checkExact(const CheckpointInfo& own) const;
 
   PreparedRun& prepared_;
@@ -122,7 +130,9 @@ class TrainRun {
   // In a cohort, what this member has announced: its undamaged checkpoints, newest first, without
   // the digests of the servers' parts, which a commit would have.
   std::vector<RunCommit> ownCheckpoints_;
-  wire::Member past_;  // what is announced about them
+  wire::Member past_;             // what is announced about them
+  std::uint64_t stateBytes_ = 0;  // maximum size of this member's part of a checkpoint
+  bool joins_ = false;            // it lacks the checkpoint that the others continue from
   ResumeCounts resumeCounts_;
   Recorder recorder_;
   std::unique_ptr<Checkpointer> checkpointer_;  // used by the session's callbacks

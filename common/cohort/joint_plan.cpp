@@ -66,17 +66,8 @@ JointPlan::JointPlan(const Options& options, Roster roster)
 // Throws UsageError "bad-cohort" unless the attendance is possible after the one before it.
 void JointPlan::check(std::size_t attendance) const {
   const Attendance& from = roster_.attendance[attendance];
-  const Attendance before =
-      attendance == 0 ? Attendance{0, 0, {}} : roster_.attendance[attendance - 1];
-  const auto isMember = [&](std::uint32_t member) { return member < roster_.train.size(); };
-  const bool isLater = from.firstStep > before.firstStep && from.evaluated >= before.evaluated;
-  if (isLater && (attendance > 0 || from == Attendance{1, 0, from.present}) &&
-      std::ranges::all_of(from.present, isMember) &&
-      std::ranges::adjacent_find(from.present, std::ranges::greater_equal()) ==
-          from.present.end() &&
-      batchesOf(attendance) > 0) {
-    return;
-  }
+  const Attendance* const before = attendance == 0 ? nullptr : &from - 1;
+  if (from.follows(before, roster_.train.size()) && batchesOf(attendance) > 0) return;
   throw UsageError("bad-cohort",
                    "the members that take part from step " + std::to_string(from.firstStep) +
                        " on have no training samples, or do not follow those before",

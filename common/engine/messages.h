@@ -94,17 +94,19 @@ struct Saved {
   std::string code, sentence;
 };
 
-// The server is about to shut down, or a member of the cohort leaves: the client should make a
-// checkpoint, so that nothing is lost.
+// The server is about to shut down, or a member of the cohort leaves or joins: the client should
+// make a checkpoint, so that nothing is lost.
 struct Drain {
   double seconds = 0;  // until the server exits
-  std::string member;  // the member that leaves; empty: none
+  std::string member;  // the member that leaves or joins; empty: none
+  bool joins = false;
 };
 
 // The members of a cohort whose connections have broken, so that the others wait for them; none:
-// all are connected again.
+// all are connected again. Before a client takes part: those that are not connected yet.
 struct Missing {
   std::vector<std::string> members;
+  bool inProgress = false;  // the client waits until it can join
 };
 
 // The answer to a Fetch (a safetensors file or a trace's bytes), or the initial weights.

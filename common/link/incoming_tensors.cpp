@@ -13,6 +13,7 @@ IncomingTensors::IncomingTensors(const TensorLinkOptions& options, TransferOrder
     : options_(options), order_(order), pool_(std::move(pool)) {
   if (options_.role == Role::server && options_.initialWeights) expectBlob(kWeightsBody);
   if (options_.role == Role::server && options_.partBytes > 0) expectBlob(kPartsClient);
+  if (options_.stateBytes > 0) expectBlob(kStateClient);
 }
 
 // ---- Start of a tensor ----
@@ -176,6 +177,7 @@ void IncomingTensors::checkBlob(const IncomingTensor& tensor, std::uint64_t enco
 
 std::uint64_t IncomingTensors::maxBlobBytes(Flow flow) const {
   if (flow == kTraceBody) return options_.trace ? kMaxTraceBytes : 0;
+  if (flow == kStateClient) return options_.stateBytes;
   return flow == kPartsClient || flow == kSumsClient ? options_.partBytes : options_.maxBlobBytes;
 }
 

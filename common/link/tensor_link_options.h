@@ -51,7 +51,9 @@ struct TensorLinkOptions : TensorCodecOptions {
   std::uint64_t maxBlobBytes = 0;  // maximum size of weights/body or grads/body
   std::uint64_t partBytes = 0;  // in a cohort: maximum size of parts/client and sums/client; else 0
   bool initialWeights = false;  // the client may send weights/body, once
-  std::string weightsSha256;    // required digest of weights/body, 32 bytes; empty: any
+  // Maximum size of state/client, which this side expects once; 0: it does not expect any.
+  std::uint64_t stateBytes = 0;
+  std::string weightsSha256;  // required digest of weights/body, 32 bytes; empty: any
   // Counts the bytes and steps of all links that share it; null: not counted.
   std::shared_ptr<ProgressCount> progress;
   // Null: no trace. On the server, the link answers a Fetch of trace/body from it.

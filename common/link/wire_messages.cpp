@@ -214,7 +214,7 @@ std::string toWire(const Fetch& fetch) {
 Fetch fetchFromWire(std::span<const std::byte> metadata) {
   const auto proto = parseMetadata<wire::Fetch>(FrameKind::fetch, metadata);
   const auto flow = flowFromName(proto.flow());
-  if (!flow || !isBlob(*flow)) {
+  if (!flow || (*flow != kWeightsBody && *flow != kGradsBody && *flow != kTraceBody)) {
     refuse("a Fetch requests none of weights/body, grads/body and trace/body");
   }
   return {*flow};
@@ -267,6 +267,7 @@ Saved savedFromWire(std::span<const std::byte> metadata) {
 std::string toWire(const Missing& missing) {
   wire::Roster proto;
   for (const std::string& name : missing.members) proto.add_missing(name);
+  proto.set_in_progress(missing.inProgress);
   return proto.SerializeAsString();
 }
 
@@ -274,6 +275,7 @@ Missing missingFromWire(std::span<const std::byte> metadata) {
   const auto proto = parseMetadata<wire::Roster>(FrameKind::roster, metadata);
   Missing missing;
   for (const std::string& name : proto.missing()) missing.members.push_back(printable(name));
+  missing.inProgress = proto.in_progress();
   return missing;
 }
 
@@ -287,23 +289,6 @@ void toWire(const Roster& roster, wire::CohortPlan& proto) {
     attendance.mutable_present()->Assign(each.present.begin(), each.present.end());
   }
 }
-
-namespace {
-
-// Whether the attendance is possible after the one before it. A plan checks that there are samples.
-bool isPossible(const Attendance& each, const Attendance* before, std::size_t members) {
-  constexpr std::uint64_t kMaxStep = std::uint64_t{1} << 48;  // so that sums do not overflow
-  const std::vector<std::uint32_t>& present = each.present;
-  const bool isAfter =
-      before == nullptr ? each.firstStep == 1 && each.evaluated == 0
-                        : each.firstStep > before->firstStep &&
-                              each.evaluated >= before->evaluated && each.firstStep <= kMaxStep &&
-                              each.evaluated <= kMaxStep && present != before->present;
-  return isAfter && !present.empty() && present.back() < members &&
-         std::ranges::adjacent_find(present, std::ranges::greater_equal()) == present.end();
-}
-
-}  // namespace
 
 Roster rosterFromWire(const wire::CohortPlan& proto, std::size_t members) {
   const auto isOfAll = [&](const auto& list) {
@@ -319,7 +304,7 @@ Roster rosterFromWire(const wire::CohortPlan& proto, std::size_t members) {
         each.first_step(), each.evaluated(), {each.present().begin(), each.present().end()}};
     const Attendance* const before =
         roster.attendance.empty() ? nullptr : &roster.attendance.back();
-    fits = fits && isPossible(next, before, members);
+    fits = fits && next.follows(before, members);
     roster.attendance.push_back(std::move(next));
   }
   if (!fits) {
@@ -333,12 +318,13 @@ std::string toWire(const Drain& drain) {
   wire::Drain proto;
   proto.set_seconds(drain.seconds);
   proto.set_member(drain.member);
+  proto.set_joins(drain.joins);
   return proto.SerializeAsString();
 }
 
 Drain drainFromWire(std::span<const std::byte> metadata) {
   const auto proto = parseMetadata<wire::Drain>(FrameKind::drain, metadata);
-  return {checkedSeconds(proto.seconds()), printable(proto.member())};
+  return {checkedSeconds(proto.seconds()), printable(proto.member()), proto.joins()};
 }
 
 std::string toWire(const SampleNumbers& samples) {

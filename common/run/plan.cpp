@@ -213,6 +213,7 @@ void checkReplicas(const RunSpec& spec, const Schedule& schedule) {
 namespace {
 
 constexpr std::uint64_t kMaxShareValues = std::uint64_t{1} << 28;
+constexpr std::uint64_t kMaxStateBytes = std::uint64_t{1} << 40;
 
 [[noreturn]] void refuseCohort(const std::string& sentence, const std::string& hint,
                                const std::string& key) {
@@ -237,10 +238,18 @@ void checkCohort(const RunSpec& spec, const CodecPlan& codecs) {
     refuseCohort("cohort.members has '" + name + "' twice, or an empty name",
                  "list the name of each member's certificate once", "cohort.members");
   }
-  if (cohort.minMembers > cohort.size()) {
-    refuseCohort("cohort.min_members is " + std::to_string(cohort.minMembers) +
-                     ", but the cohort has " + std::to_string(cohort.size()) + " members",
-                 "lower it, or list more members", "cohort.min_members");
+  for (const auto& [key, needed] : {std::pair("cohort.min_members", cohort.minMembers),
+                                    std::pair("cohort.begin_members", cohort.beginMembers)}) {
+    if (needed <= cohort.size()) continue;
+    refuseCohort("a cohort of " + std::to_string(cohort.size()) + " members cannot need " +
+                     std::to_string(needed),
+                 "lower it, or list more members in cohort.members", key);
+  }
+  const std::uint32_t needed = cohort.needsAll() ? cohort.size() : cohort.minMembers;
+  if (cohort.neededToBegin() < needed) {
+    refuseCohort("the run would begin with " + std::to_string(cohort.beginMembers) +
+                     " members, but needs " + std::to_string(needed) + " to go on",
+                 "set cohort.min_members to a number up to that one", "cohort.begin_members");
   }
   if (!cohort.needsAll() && (spec.bodies > 1 || spec.replicas > 1)) {
     refuseCohort("a cohort that may go on without a member needs a single server",
@@ -723,10 +732,12 @@ std::size_t serverBytes(const RunPlan& plan) {
   return asSize(bytes);
 }
 
-std::size_t memberBytes(std::uint64_t samples, std::uint64_t shareValues) {
+std::size_t memberBytes(std::uint64_t samples, std::uint64_t shareValues,
+                        std::uint64_t stateBytes) {
   // JointPlan: the order of an epoch, and the divisions of four epochs, in batches of few samples.
   constexpr double kPerSample = 32;
   return asSize(kPerSample * static_cast<double>(samples) +
+                bufferBytes(std::min(stateBytes, kMaxStateBytes)) +
                 2 * bufferBytes(maxPartBytes(std::min(shareValues, kMaxShareValues))));
 }
 

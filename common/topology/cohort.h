@@ -14,14 +14,18 @@ struct Cohort {
   // In a run spec: samples of the batches of training and evaluation, of all members together.
   std::uint32_t batch = 0;
   std::uint32_t evalBatch = 0;
-  // With fewer members than this, the run does not continue; 0: it needs all.
+  // With fewer members than this, the run does not continue; 0: it needs all. The others join at a
+  // checkpoint, whenever they come.
   std::uint32_t minMembers = 0;
+  // With how many members, the first among them, the run begins; 0: with all.
+  std::uint32_t beginMembers = 0;
   // How long a run that continues waits for the others, once `minMembers` are connected.
   std::uint32_t waitSeconds = 60;
 
   bool exists() const { return !id.empty(); }
   std::uint32_t size() const { return static_cast<std::uint32_t>(members.size()); }
   bool needsAll() const { return minMembers == 0 || minMembers >= size(); }
+  std::uint32_t neededToBegin() const { return beginMembers == 0 ? size() : beginMembers; }
 
   bool operator==(const Cohort&) const = default;
 };
@@ -34,6 +38,9 @@ struct Attendance {
   std::uint64_t evaluated = 0;         // evaluation batches before this step
   std::vector<std::uint32_t> present;  // numbers of members, in their order
 
+  // Whether it is the first one (`before` is null), or possible after `before`, in a cohort of this
+  // many members.
+  bool follows(const Attendance* before, std::size_t members) const;
   bool operator==(const Attendance&) const = default;
 };
 inline constexpr std::size_t kMaxAttendances = 32;

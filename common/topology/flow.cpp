@@ -7,8 +7,8 @@
 namespace cleave {
 namespace {
 
-constexpr std::array<std::string_view, 7> kKindNames = {
-    "activation", "gradient", "weights", "grads", "trace", "parts", "sums"};
+constexpr std::array<std::string_view, 8> kKindNames = {
+    "activation", "gradient", "weights", "grads", "trace", "parts", "sums", "state"};
 constexpr std::string_view ownerOf(FlowKind blob) {
   return blob >= FlowKind::parts ? "client" : "body";
 }

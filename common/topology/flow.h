@@ -26,6 +26,7 @@ enum class FlowKind : std::uint8_t {
   trace,       // the server's trace of its actions
   parts,       // gradients of one member's head and tail
   sums,        // the sums of all members' parts
+  state,       // heads and tails of a checkpoint, for members that lack it
 };
 
 struct Flow {
@@ -48,6 +49,7 @@ inline constexpr Flow kGradsBody{FlowKind::grads, 0, 0};
 inline constexpr Flow kTraceBody{FlowKind::trace, 0, 0};
 inline constexpr Flow kPartsClient{FlowKind::parts, 0, 0};
 inline constexpr Flow kSumsClient{FlowKind::sums, 0, 0};
+inline constexpr Flow kStateClient{FlowKind::state, 0, 0};
 
 constexpr bool isActivation(Flow flow) { return flow.kind == FlowKind::activation; }
 constexpr bool isGradient(Flow flow) { return flow.kind == FlowKind::gradient; }

@@ -74,13 +74,15 @@ void BodyCheckpoints::saveCodecs(std::uint64_t since,
   for (TensorLink* const edge : edges_) {
     edge->saveCodecs(since, [codecs](SavedCodecs ofEdge) { codecs->add(std::move(ofEdge)); });
   }
-  for (const auto& [member, link] : clients_) {
-    const bool isLast = link == clients_.back().link;
-    link->saveCodecs(since, [codecs, member = member, isLast, saved](SavedCodecs ofClient) {
-      for (TensorCodecs::SavedState& state : ofClient.states) state.member = member;
-      codecs->add(std::move(ofClient));
-      if (isLast) saved(std::move(*codecs));
-    });
+  for (const Client& client : clients_) {
+    const bool isLast = &client == &clients_.back();
+    client.link->saveCodecs(since,
+                            [codecs, member = client.member, isLast, saved](SavedCodecs ofClient) {
+                              for (TensorCodecs::SavedState& state : ofClient.states)
+                                state.member = member;
+                              codecs->add(std::move(ofClient));
+                              if (isLast) saved(std::move(*codecs));
+                            });
   }
 }
 
@@ -128,8 +130,9 @@ void BodyCheckpoints::restoreCodecs(std::vector<TensorCodecs::SavedState> states
   for (TensorLink* const edge : edges_) {
     restore(*edge, [&](const auto& state) { return edge->carries(state.flow); });
   }
-  for (const auto& [member, link] : clients_) {
-    restore(*link, [number = member](const auto& state) { return state.member == number; });
+  for (const Client& client : clients_) {
+    if (client.joins) continue;
+    restore(*client.link, [&](const auto& state) { return state.member == client.member; });
   }
 }
 

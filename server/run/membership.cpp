@@ -97,26 +97,27 @@ Past pastOf(const Announced& announced, std::size_t members) {
   return past;
 }
 
-// Adds what the members who are connected announce. Throws UsageError "other-member" if a member
-// had other data before.
-void addAnnounced(Roster& roster, const std::vector<Past>& pasts) {
-  for (const Past& past : pasts) {
-    const auto& [n, hello] = past.member;
-    const wire::Member& member = hello->member();
-    const auto add = [&](std::uint32_t& known, std::uint32_t now, const std::string& what) {
-      if (known != 0 && known != now) {
-        refuse(fmt::format("{} has {} {} samples, but had {} before", printable(member.name()), now,
-                           what, known),
-               "restore its data", "data");
-      }
-      known = now;
-    };
-    add(roster.train[n], member.train_samples(), "training");
-    add(roster.evaluation[n], member.evaluation_samples(), "evaluation");
-  }
+// Adds what the member announces. Throws the error of checkSameData().
+void addAnnounced(Roster& roster, const Announced& announced) {
+  checkSameData(roster, announced);
+  const wire::Member& member = announced.hello->member();
+  roster.train[announced.number] = member.train_samples();
+  roster.evaluation[announced.number] = member.evaluation_samples();
 }
 
 }  // namespace
+
+void checkSameData(const Roster& roster, const Announced& announced) {
+  const wire::Member& member = announced.hello->member();
+  const auto check = [&](std::uint32_t known, std::uint32_t now, const std::string& what) {
+    if (known == 0 || known == now) return;
+    refuse(fmt::format("{} has {} {} samples, but had {} before", printable(member.name()), now,
+                       what, known),
+           "restore its data", "data");
+  };
+  check(roster.train[announced.number], member.train_samples(), "training");
+  check(roster.evaluation[announced.number], member.evaluation_samples(), "evaluation");
+}
 
 bool continues(const std::vector<Announced>& members) {
   return std::ranges::any_of(members, [](const Announced& member) {
@@ -156,7 +157,7 @@ Gathering gather(const Cohort& cohort, const std::vector<Announced>& members) {
   };
   if (newest == nullptr) {
     if (lost) refuseLacking(*lost, "the member that made it");
-    addAnnounced(result.roster, pasts);
+    for (const Past& past : pasts) addAnnounced(result.roster, past.member);
     return result;
   }
   const Past reference = *newest;
@@ -177,16 +178,16 @@ Gathering gather(const Cohort& cohort, const std::vector<Announced>& members) {
     if (!common && std::ranges::all_of(pasts, has)) common = step;
   }
   const std::uint64_t from = common.value_or(last);
-  std::string lacking;
+  std::vector<Announced> joining;
   for (const Past& past : pasts) {
-    if (past.has(from, reference)) continue;
-    if (lacking.empty()) lacking = printable(past.member.hello->member().name());
-    result.behind.push_back(past.member.number);
+    if (!past.has(from, reference)) joining.push_back(past.member);
   }
   std::erase_if(pasts, [&](const Past& past) { return !past.has(from, reference); });
-  const bool areEnough =
-      !cohort.needsAll() && pasts.size() >= cohort.minMembers && pasts.front().member.number == 0;
-  if (!result.behind.empty() && !areEnough) refuseLacking(last, lacking);
+  // The first member has the state that the others need.
+  const bool mayJoin = !cohort.needsAll() && !pasts.empty() && pasts.front().member.number == 0;
+  if (!joining.empty() && !mayJoin) {
+    refuseLacking(last, printable(joining.front().hello->member().name()));
+  }
   const auto haveAll = [&](const auto& commit) {
     return std::ranges::all_of(pasts,
                                [&](const Past& past) { return past.has(commit.first, reference); });
@@ -197,7 +198,16 @@ Gathering gather(const Cohort& cohort, const std::vector<Announced>& members) {
     result.commits.push_back(std::move(commit));
   }
   result.roster = reference.roster;
-  addAnnounced(result.roster, pasts);
+  for (const Past& past : pasts) addAnnounced(result.roster, past.member);
+  for (const Announced& member : joining) {
+    try {
+      addAnnounced(result.roster, member);
+      result.joining.push_back(member.number);
+    } catch (const UsageError& error) {
+      if (members.size() - result.unfit.size() <= cohort.minMembers) throw;
+      result.unfit.emplace(member.number, error);
+    }
+  }
   return result;
 }
 

@@ -30,17 +30,22 @@ struct Announced {
 
 // What the members of a cohort that are connected can do together.
 struct Gathering {
-  std::vector<wire::Commit> commits;  // that they can continue from, newest first; none: step 0
-  std::vector<std::uint32_t> behind;  // numbers of those that cannot: they lack these checkpoints
-  Roster roster;                      // as of `commits`; without samples of members not seen yet
+  std::vector<wire::Commit> commits;   // that they can continue from, newest first; none: step 0
+  std::vector<std::uint32_t> joining;  // numbers of those that lack these checkpoints
+  // Those that cannot take part, with the reason.
+  std::map<std::uint32_t, UsageError> unfit;
+  Roster roster;  // as of `commits`; without samples of members not seen yet
   std::map<std::uint64_t, std::uint64_t> evaluated;  // evaluation batches before, by step
 };
 // The checkpoints are those of which every member has saved its part, and that a member has
-// committed. If the cohort may go on without some members, those without the newest one are left
-// behind. `members`: in their order. Throws UsageError "other-member" if one has committed
-// checkpoints, but too few of the others have their parts of one, or members disagree about the
-// past.
+// committed. If the cohort may go on without some members, those that lack the newest one join,
+// with the state of the first member. `members`: in their order. Throws UsageError "other-member"
+// if one has committed checkpoints, but others that are needed lack their parts, or members
+// disagree about the past.
 Gathering gather(const Cohort& cohort, const std::vector<Announced>& members);
+
+// Throws UsageError "other-member" if the member had other data before, as the roster says.
+void checkSameData(const Roster& roster, const Announced& member);
 
 // The roster of a run that continues from `step` with these members.
 Roster rosterFrom(const Gathering& gathering, std::uint64_t step,

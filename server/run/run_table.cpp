@@ -70,7 +70,8 @@ std::size_t memberBytesOf(const RunRequest& request, const RunRequest* first) {
   if (first != nullptr && first->hello.member().has_plan()) {
     samples -= std::min(samples, samplesOf(first->hello.member()));
   }
-  return memberBytes(samples, member.share_values());
+  const bool sendsState = member.name() == request.spec.cohort.members.front();
+  return memberBytes(samples, member.share_values(), sendsState ? member.state_bytes() : 0);
 }
 
 // The run in the account of usage. The ids of trials are unknown to users.
@@ -102,7 +103,7 @@ std::shared_ptr<Seat> RunTable::admit(RunRequest request) {
   } else {
     admission_.checkRun(request.identity, request.runId(), plan);
     refuseServed(request);
-    if (auto seat = join(request, plan)) return seat;
+    if (const auto first = seatOfCohort(request)) return join(std::move(request), plan, first);
     ticket = reserve(request.identity, plan, memberBytesOf(request, nullptr));
   }
   const std::string key = keyOf(request);
@@ -116,22 +117,50 @@ std::function<void(std::exception_ptr)> RunTable::failedFunction(const std::stri
   return [this, key](std::exception_ptr error) { parkedSeatFailed(key, std::move(error)); };
 }
 
-// Adds a seat to the run of the member's cohort; null if no member of it has connected.
-std::shared_ptr<Seat> RunTable::join(RunRequest& request, const RunPlan& plan) {
+std::shared_ptr<Seat> RunTable::seatOfCohort(const RunRequest& request) const {
   const Cohort& cohort = request.spec.cohort;
-  if (!cohort.exists() || request.isTrial()) return nullptr;
+  if (!cohort.exists()) return nullptr;
   const auto found = std::ranges::find_if(seats_, [&](const auto& each) {
     const RunSpec& spec = each.second->request().spec;
     return spec.cohort.id == cohort.id && spec.cutNumber == request.spec.cutNumber &&
            spec.replica == request.spec.replica && !each.second->run().isClosing();
   });
-  if (found == seats_.end()) return nullptr;
-  const std::shared_ptr<Seat> first = found->second;
+  return found == seats_.end() ? nullptr : found->second;
+}
+
+std::vector<std::string> RunTable::checkMember(const RunRequest& trial) const {
+  RunRequest request = trial;
+  request.spec = runSpecFromWire(trial.hello.member().run_spec());
+  const std::uint32_t number = memberNumber(request);
+  const std::shared_ptr<Seat> first = seatOfCohort(request);
+  if (!first) return {};
+  const RunRequest& other = first->run().owner().request();
+  request.spec.graph = other.spec.graph;  // they have digests
+  checkSameRun(other, request);
+  return first->run().checkMember({number, &request.hello});
+}
+
+std::shared_ptr<Seat> RunTable::join(RunRequest request, const RunPlan& plan,
+                                     const std::shared_ptr<Seat>& first) {
   const std::string key = keyOf(request);
   auto ticket =
       admission_.admitMember(request.identity, plan, memberBytesOf(request, &first->request()));
-  Seat& seat = first->run().join(std::move(request), std::move(ticket), failedFunction(key));
-  return seats_[key] = std::shared_ptr<Seat>(first, &seat);
+  Seat* const seat = first->run().join(std::move(request), std::move(ticket), failedFunction(key));
+  return seat == nullptr ? nullptr : seats_[key] = std::shared_ptr<Seat>(first, seat);
+}
+
+std::shared_ptr<const void> RunTable::expectMember(const std::string& cohort) {
+  std::erase_if(expected_, [](const auto& each) { return each.expired(); });
+  const auto id = std::make_shared<const std::string>(cohort);
+  expected_.push_back(id);
+  return id;
+}
+
+bool RunTable::expectsMember(const std::string& cohort) const {
+  return std::ranges::any_of(expected_, [&](const auto& each) {
+    const auto id = each.lock();
+    return id && *id == cohort;
+  });
 }
 
 std::unique_ptr<Admission::Ticket> RunTable::reserve(const std::string& identity,

@@ -30,8 +30,18 @@ class RunTable {
   // Throws UsageError or RunError with the code and sentence of the refusal: the errors of
   // planRun() and Admission, checkEdges(), "bad-run-id", "run-in-use", "stale-generation". If the
   // same run is already being served, it ends if this client may continue it; until it has ended,
-  // the new request is refused as "run-in-use".
+  // the new request is refused as "run-in-use". Null: see ServedRun::join().
   std::shared_ptr<Seat> admit(RunRequest request);
+  // Checks whether the client of a trial could be the member that its Hello announces. Returns the
+  // names of the members that are connected, whose run it wants too. Throws UsageError
+  // "not-a-member", "other-member".
+  std::vector<std::string> checkMember(const RunRequest& trial) const;
+  // A seat of the run of the member's cohort; null if no member of it is connected.
+  std::shared_ptr<Seat> seatOfCohort(const RunRequest& request) const;
+  // While the result exists, a member of this cohort waits until admit() returns a seat: the others
+  // do not go on without it.
+  std::shared_ptr<const void> expectMember(const std::string& cohort);
+  bool expectsMember(const std::string& cohort) const;
   // Returns the seat that a Hello with a token continues. Throws UsageError or RunError:
   // "others-run", "run-not-here", "stale-generation", "other-run-spec".
   std::shared_ptr<Seat> find(const RunRequest& request) const;
@@ -58,7 +68,8 @@ class RunTable {
   void recordUsage(ServedRun& run, SteadyTime time);
   void closeUsage(ServedRun& run);
   void refuseServed(const RunRequest& request);
-  std::shared_ptr<Seat> join(RunRequest& request, const RunPlan& plan);
+  std::shared_ptr<Seat> join(RunRequest request, const RunPlan& plan,
+                             const std::shared_ptr<Seat>& first);
   std::function<void(std::exception_ptr)> failedFunction(const std::string& key);
   std::unique_ptr<Admission::Ticket> reserve(const std::string& identity, const RunPlan& plan,
                                              std::size_t forMember);
@@ -68,7 +79,8 @@ class RunTable {
   const RunResources& resources_;
   Admission& admission_;
   const std::function<void()> closed_;
-  std::map<std::string, std::shared_ptr<Seat>> seats_;  // by keyOf()
+  std::map<std::string, std::shared_ptr<Seat>> seats_;      // by keyOf()
+  std::vector<std::weak_ptr<const std::string>> expected_;  // cohorts, see expectMember()
 };
 
 }  // namespace cleave

@@ -37,7 +37,14 @@ void SavedByAll::leaves(std::size_t member) {
   leaving_[member] = true;
   for (std::size_t other = 0; other < clients_.size(); ++other) {
     const auto link = clients_[other].lock();
-    if (other != member && link) link->send(Drain{0, members_[member]});
+    if (other != member && link) link->send(Drain{0, members_[member], false});
+  }
+}
+
+void SavedByAll::joins(const std::string& name) {
+  if (std::exchange(isJoined_, true)) return;
+  for (const auto& client : clients_) {
+    if (const auto link = client.lock()) link->send(Drain{0, name, true});
   }
 }
 

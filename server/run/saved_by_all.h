@@ -35,6 +35,8 @@ class SavedByAll {
   // member is back. Throws ProtocolError "unexpected-message" if it has said so before, or at
   // another server.
   void leaves(std::size_t member);
+  // Call when this member, which does not take part, wants to. Asks all to make a checkpoint, once.
+  void joins(const std::string& name);
   // Call when the body is saved, or could not be.
   void savedHere(const Saved& saved);
 
@@ -47,6 +49,7 @@ class SavedByAll {
   std::optional<Saved> body_;
   std::vector<std::optional<Saved>> parts_;  // by client
   std::vector<bool> leaving_;                // by client
+  bool isJoined_ = false;                    // joins() was called
 };
 
 }  // namespace cleave

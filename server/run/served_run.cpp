@@ -86,11 +86,18 @@ ServedRun::~ServedRun() = default;
 
 // ---- Members of a cohort ----
 
-Seat& ServedRun::join(RunRequest request, std::unique_ptr<Admission::Ticket> ticket,
+Seat* ServedRun::join(RunRequest request, std::unique_ptr<Admission::Ticket> ticket,
                       std::function<void(std::exception_ptr)> failed) {
   const std::uint32_t number = memberNumber(request);
   const auto place = std::ranges::lower_bound(seats_, number, {}, &Seat::number);
   if (place != seats_.end() && (*place)->number() == number) {
+    // A member whose client has lost its run can join anew, without its parked seat.
+    const bool isAnew = !plan_.spec.cohort.needsAll() && (*place)->isParked() &&
+                        (*place)->request().identity == request.identity;
+    if (isAnew) {
+      (*place)->end(std::make_exception_ptr(
+          RunError("member-replaced", "the member has connected with another run")));
+    }
     throw RunError(
         "member-connected",
         fmt::format("{} is already connected to this server as a member of the cohort {}",
@@ -106,15 +113,27 @@ Seat& ServedRun::join(RunRequest request, std::unique_ptr<Admission::Ticket> tic
                    "try again", kMemberRetrySeconds);
   }
   if (isOpening_) {
-    throw RunError("member-late",
-                   fmt::format("the cohort {} has gone on without {}",
-                               printable(plan_.spec.cohort.id), plan_.spec.cohort.members[number]),
-                   "when the run is done, ask another member for its model.safetensors; to train "
-                   "with this member's data, start a new run from that file (weights.file)");
+    letJoin({number, &request.hello});
+    return nullptr;
   }
   auto seat = std::make_unique<Seat>(*this, resources_, number, std::move(request),
                                      std::move(ticket), std::move(failed));
-  return **seats_.insert(place, std::move(seat));
+  return seats_.insert(place, std::move(seat))->get();
+}
+
+// Asks the members to make a checkpoint, from which this one can take part; soon after the last
+// change, only later, because each change costs time.
+void ServedRun::letJoin(const Announced& member) {
+  checkSameData(plan_.joint->roster(), member);
+  if (!isServing_ || secondsSince(created_) < plan_.spec.cohort.waitSeconds) return;
+  saved_->joins(plan_.spec.cohort.members[member.number]);
+}
+
+std::vector<std::string> ServedRun::checkMember(const Announced& member) const {
+  if (plan_.joint) checkSameData(plan_.joint->roster(), member);
+  std::vector<std::string> others = presentNames();
+  std::erase(others, plan_.spec.cohort.members[member.number]);
+  return others;
 }
 
 std::vector<std::string> ServedRun::missing() const {
@@ -130,8 +149,9 @@ std::vector<std::string> ServedRun::missing() const {
 bool ServedRun::goesOnWithout(const Seat& seat) const {
   const Cohort& cohort = plan_.spec.cohort;
   const std::vector<Announced> members = announced();
-  if (&seat != &owner() || seat.number() != 0 || isOpening_ || cohort.needsAll() ||
-      members.size() < cohort.minMembers || !continues(members) ||
+  if (&seat != &owner() || seat.number() != 0 || isOpening_) return false;
+  if (!continues(members)) return members.size() >= cohort.neededToBegin();
+  if (cohort.needsAll() || members.size() < cohort.minMembers ||
       secondsSince(created_) < cohort.waitSeconds) {
     return false;
   }
@@ -174,18 +194,17 @@ std::vector<std::string> ServedRun::presentNames() const {
 void ServedRun::gatherMembers() {
   gathering_ = gather(plan_.spec.cohort, announced());
   commits_ = gathering_.commits;
-  for (const std::uint32_t number : gathering_.behind) {
+  for (const auto& [number, error] : gathering_.unfit) {
     const auto found = std::ranges::find(seats_, number, &Seat::number);
-    Seat* const each = found->get();
-    each->end(std::make_exception_ptr(RunError(
-        "member-late",
-        fmt::format("the cohort continues from step {}, of which {} has no checkpoint",
-                    commits_.front().step(), nameOf(*each)),
-        "when the run is done, ask another member for its model.safetensors; to train with this "
-        "member's data, start a new run from that file (weights.file)")));
-    behind_.push_back(std::move(*found));
+    (*found)->end(std::make_exception_ptr(error));
+    unfit_.push_back(std::move(*found));
     seats_.erase(found);
   }
+}
+
+bool ServedRun::isJoining(const Seat& seat) const {
+  const auto& joining = gathering_.joining;
+  return std::ranges::find(joining, seat.number()) != joining.end();
 }
 
 // All parts of the run know its batches from now on. Call when the store has said which checkpoints
@@ -206,16 +225,16 @@ bool ServedRun::leave(Seat& seat, const std::string& reason) {
     std::erase_if(seats_, isSeat);
     return false;
   }
-  const bool isBehind = std::ranges::any_of(behind_, isSeat);
-  if (isBehind && !isBeingOpened()) {  // while the run is being opened, open() uses all seats
-    std::erase_if(behind_, isSeat);
-    return left_.size() == seats_.size() + behind_.size();
+  const bool isUnfit = std::ranges::any_of(unfit_, isSeat);
+  if (isUnfit && !isBeingOpened()) {  // while the run is being opened, open() uses all seats
+    std::erase_if(unfit_, isSeat);
+    return left_.size() == seats_.size() + unfit_.size();
   }
   if (hasLeft(seat)) return false;
   left_.push_back(&seat);
   // endSeats() may make others leave
-  const bool isLast = left_.size() == seats_.size() + behind_.size();
-  if (!reason.empty() && seats_.size() > 1 && !isBehind && !openError_) {
+  const bool isLast = left_.size() == seats_.size() + unfit_.size();
+  if (!reason.empty() && seats_.size() > 1 && !isUnfit && !openError_) {
     endSeats(RunError(ErrorKind::attempt, "member-left",
                       fmt::format("{} has left the cohort: {}", nameOf(seat), reason),
                       "start the run again when all members can take part"));
@@ -271,7 +290,8 @@ asio::awaitable<void> ServedRun::openAll() {
   openLinks();
   const auto saved = [replies = saved_](const Saved& each) { replies->savedHere(each); };
   std::vector<BodyCheckpoints::Client> clients;
-  for (const auto& seat : seats_) clients.push_back({seat->number(), seat->link()});
+  for (const auto& seat : seats_)
+    clients.push_back({seat->number(), seat->link(), isJoining(*seat)});
   checkpoints_.emplace(stored_, *record_, edges_.links(), std::move(clients),
                        plan_.spec.replicas > 1, saved, resources_.io);
   worker_ = makeWorker();
@@ -305,16 +325,27 @@ void ServedRun::openLinks() {
   if (plan_.samplesOnDisk) options.samplesFolder = stored_.files->folder();
   options.levels = std::make_shared<CodecLevels>();  // shared with the edges
   options.helper = resources_.helper;
-  options.account = account_ = std::make_shared<MemoryAccount>(transitBytes(plan_) * seats_.size());
+  // The state crosses the first member's link once, and that of each member that joins.
+  const std::size_t joining = gathering_.joining.size();
+  const std::size_t stateBytes = joining == 0 ? 0 : hello().member().state_bytes();
+  options.account = account_ = std::make_shared<MemoryAccount>(transitBytes(plan_) * seats_.size() +
+                                                               stateBytes * (joining + 1));
   options.codecQueue = codecQueue_ = resources_.codecs.open();
   trace_ = options.trace;
   parts_ = std::make_shared<std::vector<std::atomic<std::uint64_t>>>(seats_.size());
   saved_ = std::make_shared<SavedByAll>(
       engineOptions(plan_).sumsMembers ? presentNames() : std::vector<std::string>());
-  const auto deliverFrom = [this](std::size_t peer) {
-    return [mailbox = mailbox_, replicas = replicas_, saved = saved_, parts = parts_,
+  const auto joiners = std::make_shared<std::vector<std::weak_ptr<TensorLink>>>();
+  const auto deliverFrom = [this, joiners](std::size_t peer) {
+    return [mailbox = mailbox_, replicas = replicas_, saved = saved_, parts = parts_, joiners,
             peer](Message message) {
       const auto* blob = std::get_if<Blob>(&message);
+      if (blob != nullptr && blob->flow == kStateClient) {
+        for (const auto& each : *joiners) {
+          if (const auto link = each.lock()) link->send(*blob);
+        }
+        return;
+      }
       if (blob != nullptr && blob->flow == kPartsClient) ++(*parts)[peer];
       if (replicas && std::holds_alternative<TensorMessage>(message)) replicas->join();
       if (const auto* part = std::get_if<Saved>(&message)) {
@@ -334,10 +365,12 @@ void ServedRun::openLinks() {
   edges_.start(options, pool, deliverFrom(0), record);
   for (std::size_t s = 0; s < seats_.size(); ++s) {
     Seat& seat = *seats_[s];
+    options.stateBytes = s == 0 ? stateBytes : 0;
     seat.open(
         std::make_shared<TensorLink>(options, pool, resources_.io,
                                      TensorLink::Callbacks{deliverFrom(s), record, seat.failed()}));
     saved_->addClient(seat.link());
+    if (isJoining(seat)) joiners->push_back(seat.link());
   }
 }
 
@@ -459,6 +492,7 @@ Result ServedRun::importAndKeep(const ActionFunction& import, Work work) {
 }
 
 void ServedRun::finish() {
+  done_->open();
   if (stored_.checkpoints) stored_.checkpoints->finish(resources_.settings.keepFinished);
 }
 
@@ -505,6 +539,7 @@ wire::HelloOk ServedRun::helloOk(const Seat& seat) const {
     ok.set_replica_group(sha256Of(fmt::format("{}", fmt::join(resources_.replicas->hosts, "\n"))));
   }
   if (plan_.joint) toWire(plan_.joint->roster(), *ok.mutable_cohort());
+  ok.mutable_joining()->Assign(gathering_.joining.begin(), gathering_.joining.end());
   for (const std::uint64_t step : stored_.available) ok.add_available(step);
   ok.set_recorded_step(stored_.recordedStep);
   ok.set_exact(stored_.isExact);

@@ -67,16 +67,20 @@ class ServedRun {
 
   // ---- Of a cohort, before open() ----
 
-  // Adds a seat for a member. Throws UsageError "other-member", "not-a-member", or RunError
-  // "member-connected", "member-late".
-  Seat& join(RunRequest request, std::unique_ptr<Admission::Ticket> ticket,
+  // Adds a seat for a member. Null: the run is in progress without it; its members are asked to
+  // make a checkpoint, after which the caller can try again. Throws UsageError "other-member",
+  // "not-a-member", or RunError "member-connected", "run-in-use".
+  Seat* join(RunRequest request, std::unique_ptr<Admission::Ticket> ticket,
              std::function<void(std::exception_ptr)> failed);
+  // Returns the names of the other members that have seats. Throws UsageError "other-member" if
+  // this one had other data before.
+  std::vector<std::string> checkMember(const Announced& member) const;
   // Whether each member has a seat.
   bool isComplete() const { return missing().empty(); }
   // The names of members without a seat.
   std::vector<std::string> missing() const;
-  // Whether the session of this seat should open the run although members are missing: they have
-  // stayed away for too long.
+  // Whether the session of this seat should open the run although members are missing: the others
+  // are enough to begin, or these have stayed away for too long.
   bool goesOnWithout(const Seat& seat) const;
   // Waits until the run is open, or for a second. Throws the error of open().
   boost::asio::awaitable<bool> waitUntilOpen();
@@ -122,6 +126,8 @@ class ServedRun {
   bool isClosing() const { return isClosing_; }
   // Call when a client has sent "done": at most the last checkpoint is still needed.
   void finish();
+  // Open from then on.
+  const std::shared_ptr<Latch>& done() const { return done_; }
 
   // Asks the clients to make a checkpoint and then disconnect.
   void drain();
@@ -151,6 +157,7 @@ class ServedRun {
   boost::asio::awaitable<void> openAll();
   boost::asio::awaitable<void> openRecords();
   void gatherMembers();
+  void letJoin(const Announced& member);
   void joinMembers();
   const std::string& nameOf(const Seat& seat) const;
   std::vector<Announced> announced() const;
@@ -185,14 +192,15 @@ class ServedRun {
   // Ends the run with an error, from any thread.
   std::function<void(std::exception_ptr)> failFunction() const;
   bool hasLeft(const Seat& seat) const;
+  bool isJoining(const Seat& seat) const;
   void endSeats(const Error& error);
 
   const RunResources& resources_;
   const bool isTrial_;
   RunPlan plan_;
   const std::shared_ptr<spdlog::logger> serverLog_;
-  std::vector<std::unique_ptr<Seat>> seats_;   // by number; never empty until the run is closed
-  std::vector<std::unique_ptr<Seat>> behind_;  // of members that cannot continue with the others
+  std::vector<std::unique_ptr<Seat>> seats_;  // by number; never empty until the run is closed
+  std::vector<std::unique_ptr<Seat>> unfit_;  // of members that cannot continue with the others
   const SteadyTime created_ = now();
   Gathering gathering_;                // of a cohort, when the run is opened
   bool isOpening_ = false;             // open() has been called
@@ -224,6 +232,7 @@ class ServedRun {
   // Set before an error of the run reaches the link, which may already have failed for another
   // reason.
   const std::shared_ptr<Latch> hasFailed_ = std::make_shared<Latch>();
+  const std::shared_ptr<Latch> done_ = std::make_shared<Latch>();
   bool isServing_ = false;  // the worker runs
   bool isDraining_ = false;
   bool isClosing_ = false;

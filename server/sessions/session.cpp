@@ -3,6 +3,10 @@
 #include <spdlog/fmt/fmt.h>
 
 #include <algorithm>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/asio/this_coro.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <chrono>
 #include <cmath>
 #include <exception>
 #include <span>
@@ -17,6 +21,7 @@
 #include "common/link/wire_messages.h"
 #include "common/net/connection_messages.h"
 #include "server/run/hello.h"
+#include "server/run/latch.h"
 #include "server/sessions/probe_session.h"
 
 namespace cleave {
@@ -153,7 +158,11 @@ asio::awaitable<void> Session::openRun(wire::Hello hello) {
   RunRequest request{std::move(hello), std::move(spec), identity_,
                      number_,          clientIsLocal_,  !connection_->identity().empty()};
   if (request.hello.token() != 0) co_return co_await continueRun(std::move(request));
+  if (request.isTrial() && request.hello.has_member()) {
+    connectedMembers_ = context_.runs.checkMember(request);
+  }
   seat_ = context_.runs.admit(request);
+  if (!seat_) co_await waitForCheckpoint(request);
   kind_ = request.isTrial() ? "trial" : "run";
   ServedRun& run = seat_->run();
   bool opensRun = run.isComplete();
@@ -176,6 +185,28 @@ asio::awaitable<void> Session::continueRun(RunRequest request) {
                                                     request.hello.generation()));
 }
 
+// Waits until the members of a run in progress have made a checkpoint, from which this one takes
+// part.
+asio::awaitable<void> Session::waitForCheckpoint(const RunRequest& request) {
+  constexpr std::chrono::seconds kTryEvery{1};
+  const std::string& cohort = request.spec.cohort.id;
+  const std::shared_ptr<Latch> done = context_.runs.seatOfCohort(request)->run().done();
+  const auto expected = context_.runs.expectMember(cohort);
+  logAbout(identity_, request.runId())
+      ->info("{}: joins the cohort {} at its next checkpoint", name(), printable(cohort));
+  const std::string inProgress = toWire(Missing{{}, true});
+  do {
+    co_await connection_->writeHandshakeFrame(FrameKind::roster, inProgress);
+    asio::steady_timer pause(co_await asio::this_coro::executor, kTryEvery);
+    co_await pause.async_wait(asio::use_awaitable);
+    if (done->isOpen()) {
+      throw RunError("cohort-done", "the run of the cohort has ended before this member joined",
+                     "ask another member for its model.safetensors");
+    }
+    seat_ = context_.runs.admit(request);
+  } while (!seat_);
+}
+
 // Tells the client for whom it waits, until the run is open. Returns whether this session must open
 // it, because it goes on without those who are missing; usually, the member that comes last does.
 asio::awaitable<bool> Session::waitForMembers() {
@@ -184,11 +215,11 @@ asio::awaitable<bool> Session::waitForMembers() {
           fmt::format("{}: waits for {}", name(),
                       printable(fmt::format("{}", fmt::join(run.missing(), ", ")))));
   do {
-    wire::Roster roster;
-    for (const std::string& each : run.missing()) roster.add_missing(each);
-    co_await connection_->writeHandshakeFrame(FrameKind::roster, roster.SerializeAsString());
+    const std::string missing = toWire(Missing{run.missing(), false});
+    co_await connection_->writeHandshakeFrame(FrameKind::roster, missing);
     seat_->throwIfEnded();
-    if (run.goesOnWithout(*seat_)) {
+    const std::string& cohort = seat_->request().spec.cohort.id;
+    if (!context_.runs.expectsMember(cohort) && run.goesOnWithout(*seat_)) {
       run.log(spdlog::level::warn,
               fmt::format("{}: goes on without {}", name(),
                           printable(fmt::format("{}", fmt::join(run.missing(), ", ")))));
@@ -200,8 +231,10 @@ asio::awaitable<bool> Session::waitForMembers() {
 
 asio::awaitable<void> Session::takeSeat(const RunRequest& request) {
   seat_->attach(request, connection_);
-  co_await connection_->writeHandshakeFrame(FrameKind::helloOk,
-                                            seat_->run().helloOk(*seat_).SerializeAsString());
+  wire::HelloOk ok = seat_->run().helloOk(*seat_);
+  for (const std::string& name : connectedMembers_) ok.add_connected(name);
+  const std::string answer = ok.SerializeAsString();
+  co_await connection_->writeHandshakeFrame(FrameKind::helloOk, answer);
 }
 
 asio::awaitable<void> Session::openProbe(wire::Hello hello) {

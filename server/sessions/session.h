@@ -10,6 +10,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "common/core/clock.h"
 #include "common/files/identity.h"
@@ -84,6 +85,7 @@ class Session {
   boost::asio::awaitable<void> openEdge(wire::Hello hello);
   boost::asio::awaitable<void> refuse(std::string answer);
   boost::asio::awaitable<bool> waitForMembers();
+  boost::asio::awaitable<void> waitForCheckpoint(const RunRequest& request);
   boost::asio::awaitable<bool> serveRun();
   boost::asio::awaitable<void> serveEdge();
   boost::asio::awaitable<void> leaveSeat(bool mayPark);
@@ -101,6 +103,8 @@ class Session {
   IdleClock idle_{start_};
   double maxIdleSeconds_ = 0;
   const char* kind_ = nullptr;  // the kind of an admitted session
+  std::vector<std::string>
+      connectedMembers_;  // of the cohort that the client of a trial wants to join
   // After admission, exactly one of these is set.
   std::shared_ptr<Seat> seat_;
   std::unique_ptr<ProbeSession> probe_;

@@ -465,6 +465,21 @@ class SeveralRuns(Case):
         self.assertIn("−10.00 points", CHROME.text("#compared"))
         self.assertEqual(CHROME.complaints(), [])
 
+    def test_of_the_members_of_a_cohort_have_their_names(self):
+        attendance = [{"first_step": 1, "evaluated": 0, "present": [0, 1]}, {"first_step": 31, "evaluated": 1, "present": [1]}]
+        for name in ("north", "<b>"):
+            run = self.run_folder(name.strip("<>"), name=f"run-{name.strip('<>')}").whole(60)
+            cohort = {"id": "lungs", "members": ["north", "<b>"], "train_samples": [30, 1], "attendance": attendance, "member": name}
+            (run.folder / "cohort.json").write_text(json.dumps(cohort))
+        rows = "return [...document.querySelectorAll(arguments[0] + ' tr')].map((row) => [...row.cells].map((cell) => cell.textContent))"
+        expected = [["From step", "north (30 samples)", "<b> (1 sample)"], ["1", "takes part", "takes part"], ["31", "–", "takes part"]]
+        self.show(self.folder / "north")
+        self.assertEqual(CHROME.run(rows, "#cohort"), expected)
+        panels = self.show(self.folder / "north", self.folder / "b")
+        self.assertEqual(CHROME.run(rows, "#cohort-1"), expected)
+        self.assertEqual(panels["loss-training"]["labels"], ["north", "<b>"])
+        self.assertEqual(CHROME.complaints(), [])
+
     def test_the_list_of_runs_can_be_sorted(self):
         for name, step_seconds, top1 in (("run-a", 0.1, 0.8), ("run-b", 0.05, 0.9), ("run-c", 0.2, 0.7)):
             self.run_folder(name, name=name, step_seconds=step_seconds, codec="none" if name == "run-c" else "block:bits=8").whole(60, top1=top1)

@@ -702,7 +702,7 @@ for name, code, data in (
 
 # ---- Cohorts ----
 
-ALONE = {"id": "hostile-cohort", "members": ["hostile"], "batch": w.SAMPLES, "eval_batch": w.SAMPLES, "min_members": 0, "wait_seconds": 60}
+ALONE = {"id": "hostile-cohort", "members": ["hostile"], "batch": w.SAMPLES, "eval_batch": w.SAMPLES, "min_members": 0, "begin_members": 0, "wait_seconds": 60}
 
 
 def member(name="hostile", train=64, evaluation=0, share=100):
@@ -758,7 +758,8 @@ for name, code, plan in (
 ):
     hellos(f"a member with a plan {name}", code, **of_cohort(member() + w.message((7, plan)),
            id=f"hostile-plan-{name}"))  # fmt: skip
-for field, value, code in (("min_members", 2, "bad-cohort"), ("min_members", 65, "bad-run-spec"), ("wait_seconds", 10**7, "bad-run-spec")):
+for field, value, code in (("min_members", 2, "bad-cohort"), ("min_members", 65, "bad-run-spec"), ("begin_members", 2, "bad-cohort"),
+                           ("begin_members", 65, "bad-run-spec"), ("wait_seconds", 10**7, "bad-run-spec")):  # fmt: skip
     hellos(f"a cohort with {field} {value}", code, **of_cohort(member(), **{field: value}))
 
 for name, code, saved in (
@@ -775,6 +776,23 @@ for name, code, saved in (
         client.send(w.hello(world.run_id(), **of_cohort(member(), id=f"hostile-saved-{world.run_id()}")))
         client.wait_for(w.HELLO_OK)
         client.send(w.frame(w.SAVED, saved))
+        client.wait_for_close()
+        return client
+
+for name, code, message in (
+    ("the state of a checkpoint that nobody needs", {"bad-key", "unexpected-message"}, w.tensor(flow="state/client", step=0, micro_batches=0, samples=0)),
+    ("a Fetch of the state of another member", {"bad-metadata"}, w.fetch("state/client")),
+    ("a Fetch of the parts of another member", {"bad-metadata"}, w.fetch("parts/client")),
+    ("two Drains", {"unexpected-message"}, w.frame(w.DRAIN, w.message((2, "other"), (3, 1))) * 2),
+):
+
+    @case(f"a member sends {name}", code)
+    def _(world, message=message):
+        client = world.connect()
+        announced = member() + w.message((9, 2**20))
+        client.send(w.hello(world.run_id(), **of_cohort(announced, id=f"hostile-state-{world.run_id()}", min_members=1)))
+        client.wait_for(w.HELLO_OK)
+        client.send(message)
         client.wait_for_close()
         return client
 

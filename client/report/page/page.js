@@ -106,13 +106,22 @@ function sortRuns(column) {
   drawHeadline();
 }
 
+// One table per cohort: its members' runs have the same.
+function cohortTables(runs) {
+  const firsts = new Map();
+  for (const run of runs) {
+    if (run.cohort && !firsts.has(run.cohort.id)) firsts.set(run.cohort.id, run);
+  }
+  return [...firsts.values()].flatMap((run, i) => cohortTable(run, 'Members of ' + run.cohort.id, 'cohort-' + (i + 1)));
+}
+
 function drawHeadline() {
   const runs = page.runs;
   const one = runs.length === 1;
   const focused = document.activeElement && document.activeElement.id;
   byId('headline').replaceChildren(...(one ? headlineOfOne(page) : [
     runTable(page, reference, order, (i) => { reference = i; drawHeadline(); }, sortRuns),
-    headlineOfMany(runs, reference), ...differenceTables(page, runs),
+    headlineOfMany(runs, reference), ...cohortTables(runs), ...differenceTables(page, runs),
     ...runs.flatMap((run, i) => changeTable(run, 'Changed settings: ' + run.short, 'changes-' + (i + 1)))]));
   if (focused && byId(focused)) byId(focused).focus();
 }

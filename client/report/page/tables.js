@@ -136,6 +136,15 @@ function changeTable(run, title, id) {
   return [table(title, ['After step', 'Setting', 'Before', 'After'], rows, id)];
 }
 
+// Who takes part in a cohort's run, from which step on; nothing if the run is not one of a cohort.
+function cohortTable(run, title, id) {
+  if (!run.cohort) return [];
+  const { members, attendance } = run.cohort;
+  const head = ['From step', ...members.map(({ name, samples }) => name + ' (' + countText(samples, 'sample') + ')')];
+  const rows = attendance.map(({ first_step: step, present }) => [String(step), ...members.map((_, m) => (present.includes(m) ? 'takes part' : '–'))]);
+  return [table(title, head, rows, id)];
+}
+
 // The bytes of the model, which are part of all bytes; empty if there are none.
 function modelText(h) {
   const bytes = (h.model_bytes_up || 0) + (h.model_bytes_down || 0);
@@ -154,7 +163,8 @@ function headlineOfOne(page) {
          'up; ' + known(h.mean_down_bytes_per_second, units.rate.text) + ' down', 'bandwidth'),
     tile('Bound', known(h.over_bound, (v) => significant(v) + ' ×'), h.over_bound === undefined ? 'unknown' :
          'a step took ' + units.seconds.text(h.bounded_seconds_per_step) + '; the estimated minimum is ' + units.seconds.text(h.bound_seconds_per_step), 'bound'));
-  const cards = [...progressCard(page), tiles, ...interruptionCard(run), ...changeTable(run, 'Changed settings', 'changes')];
+  const cards = [...progressCard(page), tiles, ...interruptionCard(run), ...cohortTable(run, 'Members', 'cohort'),
+    ...changeTable(run, 'Changed settings', 'changes')];
   if (!h.bottleneck) return cards;
   return [...cards, element('div', { class: 'card words', id: 'bottleneck' },
     element('h3', {}, 'Bottleneck: ' + h.bottleneck), element('p', {}, h.words),

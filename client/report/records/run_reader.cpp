@@ -125,6 +125,7 @@ void RunReader::readEpochs() {
 void RunReader::readSettings() {
   settingsProblems_.clear();
   changes_ = readChanges(place_.folder + "/changes.json");
+  cohort_ = readCohort(place_.folder + "/cohort.json");
   config_ = readConfig(place_.folder + "/config.yaml", changes_, settingsProblems_);
   environment_ = readEnvironment(place_.folder + "/environment.json", settingsProblems_);
   planned_ = readPlannedRun(place_.folder + "/run.json");

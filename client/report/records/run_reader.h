@@ -48,6 +48,7 @@ class RunReader {
   std::string metricName() const;
   const Settings& config() const { return config_; }
   const std::vector<ChangedSetting>& changes() const { return changes_; }
+  const CohortFile& cohort() const { return cohort_; }
   const Settings& environment() const { return environment_; }
   // The summary is empty until the run has ended.
   const SummaryFile& summary() const { return summary_; }
@@ -84,6 +85,7 @@ class RunReader {
   ServerSteps serverSteps_;
   Settings config_, environment_;
   std::vector<ChangedSetting> changes_;
+  CohortFile cohort_;
   SummaryFile summary_;
   EvaluationReader evaluation_;
   PlannedRun planned_;

@@ -98,6 +98,25 @@ std::vector<ChangedSetting> readChanges(const std::string& path) {
   return changes;
 }
 
+CohortFile readCohort(const std::string& path) {
+  std::vector<std::string> ignored;
+  const auto json = nlohmann::json::parse(readText(path, ignored).value_or(""), nullptr, false);
+  try {
+    CohortFile cohort{
+        json.at("id"), json.at("member"), json.at("members"), json.at("train_samples"), {}};
+    if (cohort.samples.size() != cohort.members.size()) return {};
+    for (const auto& each : json.at("attendance")) {
+      const Attendance next{each.at("first_step"), each.at("evaluated"), each.at("present")};
+      const auto& known = cohort.attendance;
+      if (!next.follows(known.empty() ? nullptr : &known.back(), cohort.members.size())) return {};
+      cohort.attendance.push_back(next);
+    }
+    return cohort;
+  } catch (const nlohmann::json::exception&) {
+    return {};  // the file is damaged, or missing
+  }
+}
+
 Settings readConfig(const std::string& path, const std::vector<ChangedSetting>& changes,
                     std::vector<std::string>& problems) {
   Settings settings;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "client/report/records/run_totals.h"
+#include "common/topology/cohort.h"
 
 namespace cleave {
 
@@ -21,6 +22,15 @@ struct ChangedSetting {
 };
 // Reads a run's changes.json; empty if the file is damaged or missing.
 std::vector<ChangedSetting> readChanges(const std::string& path);
+
+// A run's cohort.json; without members if the file is damaged or missing.
+struct CohortFile {
+  std::string id, member;
+  std::vector<std::string> members;
+  std::vector<std::uint32_t> samples;  // for training, by member
+  std::vector<Attendance> attendance;
+};
+CohortFile readCohort(const std::string& path);
 
 // Appends a sentence to `problems` if the file cannot be read. A setting that was changed on
 // resume has its earlier values too: "4 (2 until step 16)".

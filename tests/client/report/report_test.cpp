@@ -3,6 +3,7 @@
 #include <catch2/catch.hpp>
 #include <filesystem>
 #include <fstream>
+#include <map>
 
 #include "common/files/sha256.h"
 #include "tests/support/files/report_runs.h"
@@ -183,6 +184,40 @@ TEST_CASE("changed settings are listed, and shown with their earlier values") {
     INFO(damaged);
     CHECK(run().at("changes").empty());
     CHECK(run().at("config").at(0).at(1) == "6");
+  }
+}
+
+TEST_CASE("the members of a cohort are listed, and their runs have their names") {
+  const auto cohortOf = [](const std::string& member) {
+    return R"({"id": "lungs", "members": ["north", "south"], "train_samples": [30, 40],
+               "evaluation_samples": [0, 0], "attendance": [
+                 {"first_step": 1, "evaluated": 0, "present": [0, 1]},
+                 {"first_step": 7, "evaluated": 2, "present": [1]}], "member": ")" +
+           member + "\"}";
+  };
+  const Folder folder, other;
+  for (const Folder* const each : {&folder, &other}) writeRun(*each);
+  CHECK(runOf(folder).at("cohort").is_null());
+  folder.write("cohort.json", cohortOf("north"));
+  other.write("cohort.json", cohortOf("south"));
+  CHECK(runOf(folder).at("name") == "tiny");
+  CHECK(runOf(folder).at("cohort") == nlohmann::json::parse(R"({
+      "id": "lungs",
+      "members": [{"name": "north", "samples": 30}, {"name": "south", "samples": 40}],
+      "attendance": [{"first_step": 1, "present": [0, 1]}, {"first_step": 7, "present": [1]}]})"));
+  ReportData both({findRun(folder.path, {}), findRun(other.path, {})});
+  both.read();
+  const auto runs = both.page(false).at("runs");
+  CHECK(runs.at(0).at("name") == "north");
+  CHECK(runs.at(1).at("name") == "south");
+  const std::string whole = cohortOf("north");
+  for (const auto& [from, to] : std::map<std::string, std::string>{
+           {"[1]", "[2]"}, {"\"first_step\": 7", "\"first_step\": 1"}, {", 40]", "]"}, {"}", ""}}) {
+    std::string damaged = whole;
+    damaged.replace(damaged.find(from), from.size(), to);
+    folder.write("cohort.json", damaged);
+    INFO(damaged);
+    CHECK(runOf(folder).at("cohort").is_null());
   }
 }
 

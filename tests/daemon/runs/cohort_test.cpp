@@ -3,6 +3,7 @@
 #include <chrono>
 #include <csignal>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <thread>
@@ -184,7 +185,7 @@ TEST_CASE("a member that is killed continues the run with the others, which wait
   checkDone(startMembers(undisturbed, server, kSaving));
   // While it writes its part of a checkpoint, and before and after it commits one.
   for (const std::string place : {"checkpoint-state:1:kill", "checkpoint-state:2:kill",
-                                  "commit:1:kill", "commit:2:kill", "committed:9:kill"}) {
+                                  "commit:1:kill", "commit:2:kill", "committed:4:kill"}) {
     for (const std::string killed : {"a", "c"}) {
       CAPTURE(place, killed);
       const TemporaryFolder folder;
@@ -305,7 +306,7 @@ TEST_CASE("a cohort goes on without a member that stays away, with the bits of a
   for (const auto& [place, more] :
        std::map<std::string, Arguments>{{"committed:1:kill", dropout},
                                         {"checkpoint-state:2:kill", norms},
-                                        {"commit:6:kill", dropout}}) {
+                                        {"commit:3:kill", dropout}}) {
     CAPTURE(place);
     const TemporaryFolder folder;
     const TestServer server(folder);
@@ -339,35 +340,133 @@ TEST_CASE("codecs with state give the same bits each time that a cohort goes on 
   checkSameModel(one.path("a"), two.path("b"));
 }
 
-TEST_CASE("a member without which the cohort went on is told so") {
+// Starts c, by this function, while b is stopped, so that the run does not end before.
+void addWhileInProgress(std::map<std::string, Process>& members,
+                        const std::function<Process()>& start) {
+  members.at("b").signal(SIGSTOP);
+  members.emplace("c", start());
+  waitForText(members.at("c"), "waiting for the next checkpoint of the cohort");
+  members.at("b").signal(SIGCONT);
+}
+
+void checkAttendance(const TemporaryFolder& folder, const nlohmann::json& present) {
+  const auto attendance = summaryOf(folder.path("a")).at("cohort").at("attendance");
+  nlohmann::json was;
+  for (const auto& each : attendance) was.push_back(each.at("present"));
+  CHECK(was == present);
+  for (const std::string name : {"b", "c"}) {
+    CHECK(summaryOf(folder.path(name)).at("cohort").at("attendance") == attendance);
+  }
+}
+
+const Arguments kLong = {"--set", "train.epochs=30"};
+
+TEST_CASE("a member that comes back takes part from the next checkpoint on") {
+  const Arguments dropout = {"--set", "model={name: mlp, width: 16, depth: 3, dropout: 0.3}"};
+  const Arguments norms = {
+      "--set", "data.shape=[1, 16, 16]", "--set", "model={name: small_cnn, width: 4}",
+      "--set", "train.staleness=1",      "--set", "train.optimizer={name: adam}",
+      "--set", "train.ema=0.9"};
+  const Arguments codecs = {"--set",
+                            "codec={activation/0: block:bits=8, gradient/0: \"power:rank=2\"}"};
+  for (const Arguments& more : {dropout, norms, codecs}) {
+    CAPTURE(more);
+    const TemporaryFolder folder;
+    const TestServer server(folder);
+    auto members =
+        startWithout(folder, server, "committed:1:kill", with(with(kLeaving, kLong), more));
+    waitForText(members.at("a"), "goes on without c");
+    addWhileInProgress(members, [&] { return startResume(folder.path("c")); });
+    checkDone(members);
+    CHECK_THAT(members.at("a").errors(), Contains("c joins the cohort"));
+    for (const std::string name : {"b", "c"}) {
+      checkSameModel(folder.path("a"), folder.path(name));
+      CHECK(summaryOf(folder.path(name)).at("steps_redone") == 0);
+    }
+    checkAttendance(folder, {{0, 1, 2}, {0, 1}, {0, 1, 2}});
+    if (more != codecs) CHECK(isReplayed(folder));
+  }
+}
+
+TEST_CASE("a run begins with some members, and a new one joins it") {
+  const TemporaryFolder folder;
+  const TestServer server(folder);
+  const Arguments many = with(with(kLeaving, kLong), {"--set", "cohort.begin_members=2"});
+  std::map<std::string, Process> members;
+  for (const std::string name : {"a", "b"}) {
+    members.emplace(name, startMember(folder, server, name, many));
+  }
+  waitForText(members.at("a"), "begins without c");
+  addWhileInProgress(members, [&] { return startMember(folder, server, "c", many); });
+  checkDone(members);
+  for (const std::string name : {"b", "c"}) checkSameModel(folder.path("a"), folder.path(name));
+  checkAttendance(folder, {{0, 1}, {0, 1, 2}});
+  CHECK(isReplayed(folder));
+}
+
+TEST_CASE("a member that has lost its run folder joins again") {
+  const TemporaryFolder folder;
+  const TestServer server(folder);
+  const Arguments many = with(with(kLeaving, kLong), {"--set", "cohort.wait_seconds=600"});
+  auto members = startMembers(folder, server, many);
+  while (!fs::exists(folder.path("b/checkpoints/commits.json"))) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+  members.at("c").signal(SIGKILL);
+  REQUIRE(members.at("c").wait(kPatience));
+  members.erase("c");
+  fs::remove_all(folder.path("c"));
+  members.emplace("c", startMember(folder, server, "c", many));
+  checkDone(members);
+  for (const std::string name : {"b", "c"}) checkSameModel(folder.path("a"), folder.path(name));
+  checkAttendance(folder, {{0, 1, 2}});
+  CHECK(isReplayed(folder));
+}
+
+TEST_CASE("a member that comes back with other data is refused, and the others go on") {
   const TemporaryFolder folder;
   const TestServer server(folder);
   const Arguments many = with(kLeaving, {"--set", "train.epochs=900"});
   auto members = startWithout(folder, server, "committed:1:kill", many);
   for (const auto& [name, member] : members) waitForText(member, "goes on without c");
-  const auto checkRefused = [](const Ended& ended) {
-    CHECK(ended.code == 1);
-    CHECK_THAT(ended.errors, Contains("member-late") && Contains("weights.file"));
-  };
-  checkRefused(resume(folder.path("c")));
-  // They need a checkpoint that c lacks.
-  const auto hasCommit = [&](const std::string& name) {
-    const auto commits = nlohmann::json::parse(
-        readFile(folder.path(name + "/checkpoints/commits.json")), nullptr, false);
-    return !commits.is_discarded() && !commits.empty() &&
-           std::ranges::none_of(commits, [](const auto& each) { return each.at("step") == 3; });
-  };
-  while (!hasCommit("a") || !hasCommit("b")) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  fs::remove_all(folder.path("c"));
+  const Process c = startMember(folder, server, "c", with(many, {"--set", "data.train.size=33"}));
+  const Ended ended = finish(c);
+  CHECK(ended.code == 2);
+  CHECK_THAT(ended.errors, Contains("c has 33 training samples, but had 200 before"));
+  for (const auto& [name, member] : members) {
+    CHECK_THAT(member.errors(), !Contains("c joins the cohort"));
   }
-  for (auto& [name, member] : members) {
-    member.signal(SIGKILL);
-    REQUIRE(member.wait(kPatience));
-  }
-  const Process a = startResume(folder.path("a")), c = startResume(folder.path("c"));
-  const Process b = startResume(folder.path("b"));
-  checkRefused(finish(c));
-  for (const Process* const member : {&a, &b}) waitForText(*member, "goes on without c");
+}
+
+TEST_CASE("doctor compares a member with those that are connected") {
+  const TemporaryFolder folder;
+  const TestServer server(folder);
+  const auto admission = [&](const Arguments& more) {
+    const Ended ended =
+        finish(startClient("doctor", folder.path("b"),
+                           with({"--json", "--seconds", "0.2", "--server", server.address(),
+                                 "--set", "cohort.id=abc", "--set", "cohort.members=[a, b, c]",
+                                 "--set", "cohort.member=b", "--set", "train.epochs=2"},
+                                more)));
+    for (const auto& check : nlohmann::json::parse(ended.output).at("checks")) {
+      if (check.at("check") == "admission") return check;
+    }
+    FAIL(ended.output);
+    return nlohmann::json();
+  };
+  const auto alone = admission({});
+  CHECK(alone.at("finding") == "ok");
+  CHECK_THAT(alone.at("sentence"), Contains("no other member of the cohort abc is connected"));
+  const Process a = startMember(folder, server, "a");
+  waitForText(a, "waiting for other members");
+  const auto fitting = admission({});
+  CHECK(fitting.at("finding") == "ok");
+  CHECK_THAT(fitting.at("sentence"), Contains("b fits the run of a, connected as members of"));
+  const auto different = admission({"--set", "train.learning_rate.peak=0.5"});
+  CHECK(different.at("finding") == "FAIL");
+  CHECK_THAT(different.at("sentence"), Contains("train.learning_rate.peak of b is 0.5"));
+  CHECK_THAT(admission({"--set", "model.width=8"}).at("sentence"), Contains("of b"));
 }
 
 TEST_CASE("a replay needs the runs of all members, in their order, without codecs") {

@@ -63,7 +63,7 @@ TEST_CASE("members without checkpoints begin at step 0") {
   CHECK_FALSE(continues(clinics.members));
   const Gathering gathering = clinics.gathered();
   CHECK(gathering.commits.empty());
-  CHECK(gathering.behind.empty());
+  CHECK(gathering.joining.empty());
   const Roster roster = rosterFrom(gathering, 0, kAll);
   CHECK(roster == Roster{{10, 11, 12}, {0, 0, 0}, {{1, 0, kAll}}});
 }
@@ -76,13 +76,12 @@ TEST_CASE("members continue from the steps that all have saved and one has commi
   CHECK(continues(clinics.members));
   const Gathering gathering = clinics.gathered();
   CHECK(stepsOf(gathering) == Steps{6, 3});
-  CHECK(gathering.behind.empty());
+  CHECK(gathering.joining.empty());
   CHECK(rosterFrom(gathering, 6, kAll).attendance == std::vector<Attendance>{{1, 0, kAll}});
 }
 
 TEST_CASE(
-    "a member that stays away is left out from the next step on, and one that comes late is "
-    "behind") {
+    "a member that stays away is left out from the next step on, and joins when it comes back") {
   Clinics clinics;
   clinics.connect(0, {6, 3}, {6, 3});
   clinics.connect(1, {6, 3}, {6, 3});
@@ -101,8 +100,9 @@ TEST_CASE(
   later.connect(2, {6, 3}, {6, 3});
   const Gathering gathering = later.gathered();
   CHECK(stepsOf(gathering) == Steps{9, 6});
-  CHECK(gathering.behind == std::vector<std::uint32_t>{2});
-  CHECK(rosterFrom(gathering, 9, {0, 1}).attendance == left);
+  CHECK(gathering.joining == std::vector<std::uint32_t>{2});
+  const std::vector<Attendance> back = {left[0], left[1], {10, 18, kAll}};
+  CHECK(rosterFrom(gathering, 9, kAll).attendance == back);
   // Without the newest checkpoint, which the server may have lost.
   CHECK(rosterFrom(gathering, 6, {0, 1}).attendance == left);
 }
@@ -113,10 +113,10 @@ TEST_CASE("a step that a member has saved in another attempt does not count") {
   clinics.connect(0, {6, 3}, {6, 3}, left);
   clinics.connect(1, {6, 3}, {6, 3}, left);
   clinics.connect(2, {6, 3}, {3});
-  CHECK(clinics.gathered().behind == std::vector<std::uint32_t>{2});
+  CHECK(clinics.gathered().joining == std::vector<std::uint32_t>{2});
 }
 
-TEST_CASE("too few members, or others without the first one, cannot go on") {
+TEST_CASE("members cannot join a cohort that needs all, or without the state of the first one") {
   const auto refused = [](Clinics& clinics) { return errorCode([&] { clinics.gathered(); }); };
   Clinics all;  // are needed
   all.cohort.minMembers = 0;
@@ -126,12 +126,6 @@ TEST_CASE("too few members, or others without the first one, cannot go on") {
   CHECK(refused(all) == "other-member");
   all.cohort.minMembers = 2;
   CHECK(refused(all) == "");
-
-  Clinics two;
-  two.connect(0, {6}, {6});
-  two.connect(1, {}, {});
-  two.connect(2, {}, {});
-  CHECK(refused(two) == "other-member");
 
   Clinics first;
   first.connect(0, {}, {});
@@ -151,10 +145,38 @@ TEST_CASE("the members that went on go back to a checkpoint that they have in co
   clinics.connect(0, {9, 6}, {9, 6}, left);
   clinics.connect(1, {6}, {9, 6}, left);  // the newest is damaged
   CHECK(stepsOf(clinics.gathered()) == Steps{6});
-  CHECK(clinics.gathered().behind.empty());
+  CHECK(clinics.gathered().joining.empty());
   clinics.connect(2, {3}, {3});
-  clinics.hellos.back().mutable_member()->set_train_samples(99);  // it does not matter any more
-  CHECK(clinics.gathered().behind == std::vector<std::uint32_t>{2});
+  CHECK(clinics.gathered().joining == std::vector<std::uint32_t>{2});
+}
+
+TEST_CASE("a member that has other data when it comes back is left out, if the others are enough") {
+  const std::vector<Attendance> left = {{1, 0, kAll}, {4, 6, {0, 1}}};
+  Clinics clinics;
+  clinics.connect(0, {6}, {6}, left);
+  clinics.connect(1, {6}, {6}, left);
+  clinics.connect(2, {3}, {3});
+  clinics.hellos.back().mutable_member()->set_train_samples(99);
+  const Gathering gathering = clinics.gathered();
+  CHECK(gathering.joining.empty());
+  REQUIRE(gathering.unfit.contains(2));
+  CHECK(gathering.unfit.at(2).code() == "other-member");
+  clinics.cohort.minMembers = 3;
+  CHECK(errorCode([&] { clinics.gathered(); }) == "other-member");
+}
+
+TEST_CASE("a member that was never there joins with its samples") {
+  Clinics clinics;
+  const Roster before{{10, 11, 0}, {0, 0, 0}, {{1, 0, {0, 1}}}};
+  for (const std::uint32_t number : {0u, 1u}) {
+    clinics.connect(number, {6}, {6});
+    toWire(before, *clinics.hellos.back().mutable_member()->mutable_plan());
+  }
+  clinics.connect(2, {}, {});
+  const Gathering gathering = clinics.gathered();
+  CHECK(gathering.joining == std::vector<std::uint32_t>{2});
+  CHECK(rosterFrom(gathering, 6, kAll) ==
+        Roster{{10, 11, 12}, {0, 0, 0}, {{1, 0, {0, 1}}, {7, 12, kAll}}});
 }
 
 TEST_CASE("a member with other data than before is refused") {

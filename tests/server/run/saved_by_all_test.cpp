@@ -104,6 +104,14 @@ TEST_CASE("the others learn once that a member leaves") {
   CHECK(errorCode([&] { single.saved.leaves(0); }) == "unexpected-message");
 }
 
+TEST_CASE("all learn once that a member joins") {
+  Cohort cohort({"north", "south"});
+  for (int n = 0; n < 2; ++n) cohort.saved.joins("west");
+  for (const auto& link : {cohort.first, cohort.second}) {
+    CHECK(link->leaving == std::vector<std::string>{"west"});
+  }
+}
+
 TEST_CASE("a part that was not asked for is refused, and so is a second checkpoint at a time") {
   Cohort cohort({"north", "south"});
   const auto code = [&](std::size_t member, std::uint64_t step) {
