@@ -170,7 +170,9 @@ TEST_CASE("a member that was never there joins with its samples") {
   const Roster before{{10, 11, 0}, {0, 0, 0}, {{1, 0, {0, 1}}}};
   for (const std::uint32_t number : {0u, 1u}) {
     clinics.connect(number, {6}, {6});
-    toWire(before, *clinics.hellos.back().mutable_member()->mutable_plan());
+    wire::CohortPlan& plan = *clinics.hellos.back().mutable_member()->mutable_plan();
+    plan.Clear();
+    toWire(before, plan);
   }
   clinics.connect(2, {}, {});
   const Gathering gathering = clinics.gathered();

@@ -144,7 +144,7 @@ TEST_CASE("the memory of exported models is as estimated") {
   for (const char* const name : {"tiny", "text", "modes"}) {
     CAPTURE(name);
     const GraphFile file(CLEAVE_SOURCE_DIR "/tests/data/" + std::string(name) + ".pt2");
-    checkEstimate(file.graph(), file.readWeights(), 1.5);
+    checkEstimate(file.graph(), file.readWeights(), 1.6);  // with AVX2, blocks have 8 channels
   }
 }
 
