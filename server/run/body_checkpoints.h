@@ -25,7 +25,7 @@ class BodyCheckpoints {
   struct Client {
     std::uint32_t member = 0;  // its number in its cohort
     std::shared_ptr<TensorLink> link;
-    bool joins = false;  // it lacks the checkpoint, so its codecs begin anew
+    bool joins = false;  // it lacks the checkpoint, so its codecs start without state
   };
   // `stored` and `record` are borrowed. `clients`: the links to all clients; `edges`: the run's
   // other links. `hasReplicas`: the client compares their weights. `saved` is called on the io

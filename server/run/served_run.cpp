@@ -91,10 +91,10 @@ Seat* ServedRun::join(RunRequest request, std::unique_ptr<Admission::Ticket> tic
   const std::uint32_t number = memberNumber(request);
   const auto place = std::ranges::lower_bound(seats_, number, {}, &Seat::number);
   if (place != seats_.end() && (*place)->number() == number) {
-    // A member whose client has lost its run can join anew, without its parked seat.
-    const bool isAnew = !plan_.spec.cohort.needsAll() && (*place)->isParked() &&
-                        (*place)->request().identity == request.identity;
-    if (isAnew) {
+    // A member whose client has lost its run joins with another one.
+    const bool hasNewRun = !plan_.spec.cohort.needsAll() && (*place)->isParked() &&
+                           (*place)->request().identity == request.identity;
+    if (hasNewRun) {
       (*place)->end(std::make_exception_ptr(
           RunError("member-replaced", "the member has connected with another run")));
     }
