@@ -97,8 +97,8 @@ struct Saved {
 // The server is about to shut down, or a member of the cohort leaves or joins: the client should
 // make a checkpoint, so that nothing is lost.
 struct Drain {
-  double seconds = 0;  // until the server exits
-  std::string member;  // the member that leaves or joins; empty: none
+  double seconds = 0;       // until the server exits
+  std::string member = {};  // that leaves or joins; empty: none
   bool joins = false;
 };
 
