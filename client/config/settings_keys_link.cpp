@@ -130,7 +130,7 @@ void addDeviceAndLink(Table& table) {
       .integer("cohort.begin_members", "", 0, kMaxMembers,
                field(&Settings::cohort, &Cohort::beginMembers),
                "with `cohort.min_members`: the number of connected members, the first among them, "
-               "with which a run begins; the others join when they come; 0: all")
+               "with which a run begins; the others join when they connect; 0: all")
       .sent();
   table
       .integer("cohort.wait_seconds", "s", 0, kMaxWaitSeconds,

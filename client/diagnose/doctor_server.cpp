@@ -153,9 +153,9 @@ std::string memberText(const ClientSettings& settings, const wire::HelloOk& answ
     return fmt::format("; no other member of the cohort {} is connected to compare with",
                        settings.cohort.id);
   }
-  return fmt::format(
-      "; {} fits the run of {}, connected as members of the cohort {}", settings.member,
-      printable(fmt::format("{}", fmt::join(answer.connected(), ", "))), settings.cohort.id);
+  return fmt::format("; {} fits the cohort {} (compared with {})", settings.member,
+                     settings.cohort.id,
+                     printable(fmt::format("{}", fmt::join(answer.connected(), ", "))));
 }
 
 Check checkOfAdmission(std::optional<PreparedRun>& run, std::size_t body,

@@ -214,11 +214,15 @@ Json cohortJson(const CohortFile& cohort) {
   return {{"id", cohort.id}, {"members", members}, {"attendance", attendance}};
 }
 
-// Returns names that distinguish the runs: those of the members, if all are runs of one cohort.
+// Returns names that distinguish the runs: those of the members, if each is the run of another
+// member of one cohort.
 std::vector<std::string> namesOf(const std::vector<std::unique_ptr<RunReader>>& runs) {
-  const bool areMembers = std::all_of(runs.begin(), runs.end(), [&](const auto& run) {
-    return !run->cohort().id.empty() && run->cohort().id == runs.front()->cohort().id;
-  });
+  std::set<std::string> ids, members;
+  for (const auto& run : runs) {
+    ids.insert(run->cohort().id);
+    members.insert(run->cohort().member);
+  }
+  const bool areMembers = ids.size() == 1 && !ids.contains("") && members.size() == runs.size();
   std::vector<std::string> names;
   for (const auto& run : runs) {
     std::string name = areMembers && runs.size() > 1 ? run->cohort().member : run->id();

@@ -69,18 +69,20 @@ void warnWherePlain(const ServerAddress& address, const tcp::socket& socket) {
       address.text());
 }
 
-// Says once for what the cohort waits. `known`: what was said last.
+// Logs each change of what the client waits for. `known`: what was logged last.
 void announceMissing(const std::string& metadata, std::string& known) {
   const Missing missing = missingFromWire(bytesOf(metadata));
   if (!missing.inProgress && missing.members.empty()) return;
   const std::string what =
       missing.inProgress
-          ? "the next checkpoint of the cohort, which is in the middle of its run"
+          ? "the next checkpoint of the cohort's run in progress"
           : fmt::format("other members of the cohort: {}", fmt::join(missing.members, ", "));
   if (std::exchange(known, what) != what) processLog()->info("waiting for {}", what);
 }
 
-asio::awaitable<wire::HelloOk> shakeHands(Connection& connection, const wire::Hello& hello) {
+// `waits` is set if the server has let the client wait for its cohort.
+asio::awaitable<wire::HelloOk> shakeHands(Connection& connection, const wire::Hello& hello,
+                                          bool& waits) {
   std::optional<RunError> refused;
   try {
     try {
@@ -93,6 +95,7 @@ asio::awaitable<wire::HelloOk> shakeHands(Connection& connection, const wire::He
     }
     auto frame = co_await connection.readHandshakeFrame(ConnectionState::awaitingHelloOk);
     for (std::string waitsFor; frame.kind == FrameKind::roster;) {
+      waits = true;
       announceMissing(frame.metadata, waitsFor);
       frame = co_await connection.readHandshakeFrame(ConnectionState::awaitingHelloOk);
     }
@@ -133,10 +136,10 @@ asio::awaitable<bool> speaksHttp(const ServerAddress& address) {
 // Like shakeHands(), but if there is no answer, checks whether an HTTP server listens at the
 // address and says so in the error.
 asio::awaitable<wire::HelloOk> shakeHandsWith(const ServerAddress& address, Connection& connection,
-                                              const wire::Hello& hello) {
+                                              const wire::Hello& hello, bool& waits) {
   std::exception_ptr silent;
   try {
-    co_return co_await shakeHands(connection, hello);
+    co_return co_await shakeHands(connection, hello, waits);
   } catch (const RunError& error) {
     // A literal, because nothing else distinguishes silence from other faults of a connection.
     if (error.code() != "hello-timeout") throw;
@@ -153,6 +156,7 @@ struct Attempt {
   std::exception_ptr error;
   std::string what;
   double retrySeconds = 0;  // from the server's refusal; 0: not given
+  bool waited = false;      // for other members of the cohort
 };
 
 // Whether this is the run's first connection, or a reconnection.
@@ -206,13 +210,13 @@ asio::awaitable<Attempt> tryToConnect(const ServerAddress& address,
   }
   const wire::Hello sent = hello();
   try {
-    wire::HelloOk ok = co_await shakeHandsWith(address, *connection, sent);
+    wire::HelloOk ok = co_await shakeHandsWith(address, *connection, sent, attempt.waited);
     attempt.open = OpenConnection{std::move(connection), std::move(ok)};
   } catch (const RunError& error) {
     // The server may be restarting while the client waits for other members of its cohort.
-    const bool waited =
+    const bool mayWaitOn =
         sent.has_member() && sent.token() == 0 && error.kind() == ErrorKind::attempt;
-    if (!mayPass(error) && !waited) throw;
+    if (!mayPass(error) && !mayWaitOn) throw;
     attempt.error = std::current_exception();
     attempt.what = error.what();
     attempt.retrySeconds = error.retrySeconds();
@@ -239,12 +243,13 @@ double jitter(std::random_device& random) {
 
 asio::awaitable<OpenConnection> retry(ServerAddress address, std::function<wire::Hello()> hello,
                                       double retrySeconds, Stage stage) {
-  const SteadyTime start = now();
+  SteadyTime start = now();
   double backOff = kFirstPause;
   std::random_device random;
   for (;;) {
     Attempt attempt = co_await tryToConnect(address, hello, stage);
     if (attempt.open) co_return std::move(*attempt.open);
+    if (attempt.waited) start = now();
     const double left = retrySeconds - secondsSince(start);
     double pause = std::min(backOff * jitter(random), left);
     if (attempt.retrySeconds > 0) {

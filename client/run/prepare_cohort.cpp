@@ -40,6 +40,12 @@ void checkCohortUse(const PreparedRun& run) {
            "batch",
            "model");
   }
+  if (!settings.cohort.needsAll() && !settings.checkpoint.enabled()) {
+    throw UsageError("bad-cohort", "a cohort that may go on without a member needs checkpoints",
+                     "set checkpoint.every_steps or checkpoint.every_seconds, or "
+                     "cohort.min_members to 0")
+        .about("cohort.min_members");
+  }
   if (run.data.balanced) {
     refuse("data.sampling: balanced", "--set data.sampling=shuffled", "data.sampling");
   }

@@ -92,6 +92,8 @@ class ClientSession {
   // Whether the client should make a checkpoint and leave, because the server is about to shut
   // down, or another member of the cohort leaves or joins.
   bool isDraining() const { return drained_ != Drained::no; }
+  // Whether only another member is the reason.
+  bool isDrainedByMember() const { return drained_ == Drained::byMember; }
   // The error with which the run's attempt then ends.
   RunError drainedError() const;
   // Whether the time is up that Ctrl-C leaves for the last work.

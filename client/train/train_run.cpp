@@ -47,11 +47,12 @@ ActionSeconds actionsOfAllSides(const Coordinator& engine) {
 
 namespace {
 
-// The maximum size of a member's part of a checkpoint without codecs, whose weights have this size:
-// besides weights, Adam's two moments, the average of train.ema, headers and notes.
-std::uint64_t maxStateBytes(std::uint64_t weightsBytes) {
-  constexpr std::uint64_t kTensors = 5, kNotes = 1 << 20;
-  return kTensors * weightsBytes + kNotes;
+// The maximum size of a member's part of a checkpoint without codecs. `before`: its size before the
+// first step, with weights and constants. Adam has two moments, train.ema an average, and with
+// staleness there are older weights.
+std::uint64_t maxStateBytes(std::uint64_t before, std::uint32_t staleness) {
+  constexpr std::uint64_t kOfWeights = 4, kNotes = 1 << 20;
+  return (kOfWeights + staleness) * before + kNotes;
 }
 
 // Random bytes that cannot be guessed.
@@ -208,8 +209,9 @@ void TrainRun::announceMember(wire::Member& member) {
   for (NamedTensor& tensor : weightsOf(stage_.tail())) weights.push_back(std::move(tensor));
   const std::vector<std::byte> file = toSafetensors(weights);
   (*member.mutable_agreed())["initial weights"] = hexOf(sha256Of(textOf(file)));
-  if (!settings().cohort.needsAll())
-    member.set_state_bytes(stateBytes_ = maxStateBytes(file.size()));
+  if (settings().cohort.needsAll()) return;
+  stateBytes_ = maxStateBytes(toSafetensors(stage_.save()).size(), settings().staleness);
+  member.set_state_bytes(stateBytes_);
 }
 
 wire::Member TrainRun::announcement() {
@@ -250,11 +252,11 @@ void TrainRun::enterCohort() {
   recordLength(prepared_);
   const auto& joining = answer().joining();
   joins_ = std::ranges::find(joining, static_cast<std::uint32_t>(number)) != joining.end();
+  if (!joining.empty() && (settings().cohort.needsAll() || joining.Get(0) == 0)) {
+    throw ProtocolError("bad-metadata", "members join that cannot",
+                        "install the same version of Cleave on both machines");
+  }
   if (joins_) {
-    if (number == 0 || answer().available().empty()) {
-      throw ProtocolError("bad-metadata", "this member cannot join the cohort",
-                          "install the same version of Cleave on both machines");
-    }
     prepared_.commits.clear();
     ownCheckpoints_.clear();
   }
@@ -316,6 +318,7 @@ void TrainRun::findOwnCheckpoints() {
     state.set_step(each.step);
     state.set_evaluated(content.engine.evaluated);
     const auto notes = nlohmann::json::parse(content.notes);
+    if (ownCheckpoints_.empty()) ownSpent_ = notes.value("spent", nlohmann::json());
     if (!past_.has_plan() && notes.contains("cohort")) {
       toWire(rosterFromJson(notes.at("cohort")), *past_.mutable_plan());
     }
@@ -487,13 +490,12 @@ void TrainRun::checkExact(const CheckpointInfo& own) const {
 }
 
 // Call when all sides have the state of this step.
-nlohmann::json TrainRun::continuedAt(std::uint64_t step, const std::string& notes) {
+void TrainRun::continuedAt(std::uint64_t step) {
   continueAt(step);
   StepRow row;
   row.phase = "resume";
   row.step = step;
   files_->step(row, session_.totals());
-  return nlohmann::json::parse(notes);
 }
 
 // A killed process loses the rows of its last second, so the servers' rows are counted too.
@@ -522,7 +524,7 @@ void TrainRun::forgetAfter(std::uint64_t step) const {
 }
 
 // Continues with the first member's part of the checkpoint.
-nlohmann::json TrainRun::joinCohort() {
+nlohmann::json TrainRun::restoreFromFirst() {
   const std::uint64_t step = resumeStep();
   const std::string name = "the state that " + settings().cohort.members.front() + " has sent";
   const Blob state = session_.waitForState();
@@ -532,18 +534,23 @@ nlohmann::json TrainRun::joinCohort() {
     throw badCheckpoint(
         fmt::format("{} is of step {} instead of {}", name, content.engine.applied, step));
   }
+  nlohmann::json notes = nlohmann::json::parse(content.notes);
+  if (!notes.is_object() || notes.value("steps", nlohmann::json()) != step) {
+    throw badCheckpoint(name + " has notes of another step");
+  }
+  for (const char* const ofFirst : {"spent", "kept", "target"}) notes.erase(ofFirst);
+  if (!ownSpent_.is_null()) notes["spent"] = ownSpent_;
   stage_.restore(tensorsOf(content.stage, name));
   // Those of this member may be of steps that the others did not make.
   removeCheckpoints(prepared_.folder);
   session_.resume(content.engine, {});
-  nlohmann::json notes = continuedAt(step, content.notes);
-  notes.erase("spent");  // by the first member
+  continuedAt(step);
   return notes;
 }
 
 nlohmann::json TrainRun::resume() {
   failpoint("restore");
-  if (joins_) return joinCohort();
+  if (joins_) return restoreFromFirst();
   const RunCommit& commit = chooseCommit();
   const CheckpointStore store(diskFiles(), prepared_.folder);
   const auto own = store.find(commit.step, commit.client);
@@ -565,7 +572,8 @@ nlohmann::json TrainRun::resume() {
   }
   session_.resume(content.engine, std::move(content.codecs));
   if (checkpointer_) checkpointer_->continued(*own);
-  return continuedAt(commit.step, content.notes);
+  continuedAt(commit.step);
+  return nlohmann::json::parse(content.notes);
 }
 
 std::shared_ptr<PartSnapshot> TrainRun::copyState(const nlohmann::json& notes) const {

@@ -111,7 +111,7 @@ class TrainRun {
   void requestEdges(std::size_t body, wire::Hello& hello) const;
   void announceMember(wire::Member& member);
   void enterCohort();
-  nlohmann::json joinCohort();
+  nlohmann::json restoreFromFirst();
   void writeCohortFile() const;
   bool allAnswers(const std::function<bool(const wire::HelloOk& ok)>& holds) const;
   void findOwnCheckpoints();
@@ -120,7 +120,7 @@ class TrainRun {
   const RunCommit& chooseCommit() const;
   std::uint64_t resumeStep() const;
   void continueAt(std::uint64_t step);
-  nlohmann::json continuedAt(std::uint64_t step, const std::string& notes);
+  void continuedAt(std::uint64_t step);
   void checkExact(const CheckpointInfo& own) const;
 
   PreparedRun& prepared_;
@@ -131,6 +131,7 @@ class TrainRun {
   // the digests of the servers' parts, which a commit would have.
   std::vector<RunCommit> ownCheckpoints_;
   wire::Member past_;             // what is announced about them
+  nlohmann::json ownSpent_;       // in the newest one, what this member has spent; null: nothing
   std::uint64_t stateBytes_ = 0;  // maximum size of this member's part of a checkpoint
   bool joins_ = false;            // it lacks the checkpoint that the others continue from
   ResumeCounts resumeCounts_;

@@ -262,7 +262,7 @@ bool Trainer::makesCheckpoint(std::uint64_t step, Checkpointer& checkpointer) co
 }
 
 // Whether the run must end: after Ctrl-C, if the server is about to shut down, or if another member
-// of the cohort leaves.
+// of the cohort leaves or joins.
 bool Trainer::isAskedToLeave() const { return session_.isInterrupted() || session_.isDraining(); }
 
 // Whether an evaluation that may take long follows this step. Such a step makes a checkpoint,
@@ -294,17 +294,20 @@ bool Trainer::overlapsLast(std::uint64_t step) const {
 }
 
 // Called before each batch. If the run must end and its last step has a checkpoint, ends the run.
-// If that step has no checkpoint, allows one more training step, which makes a checkpoint; a member
-// of a cohort that does not decide allows more, until the one that decides has ordered it.
+// If that step has no checkpoint, allows one more training step, which makes a checkpoint; in a
+// cohort more, until one is complete: of a member that does not decide, and if nothing but another
+// member asks for it.
 void Trainer::leaveIfAsked(Phase next) {
   constexpr double kWriteSeconds = 5;
   Checkpointer* const checkpointer = run_.checkpointer();
   if (checkpointer == nullptr || !isAskedToLeave()) return;
-  checkpointer->settle(kWriteSeconds);
+  const bool hasTime = !session_.isInterrupted() && session_.isDrainedByMember();
+  checkpointer->settle(hasTime ? kCheckpointSeconds : kWriteSeconds);
   if (checkpointer->lastCommit() != result_.steps) {
     if (next == Phase::eval) return;
     const bool obeys = run_.prepared().plan.member.value_or(0) > 0;
-    if (!std::exchange(isLastStep_, true) || (obeys && !session_.isTimeUp())) return;
+    const bool mayGoOn = (obeys || hasTime) && !session_.isTimeUp();
+    if (!std::exchange(isLastStep_, true) || mayGoOn) return;
   }
   if (session_.isInterrupted()) throw interruptedError();
   throw session_.drainedError();

@@ -95,7 +95,7 @@ void JointPlan::plan(std::size_t attendance) {
   if (!last.isChanged) {
     if (stretches_.back().firstEpoch == epoch) stretches_.pop_back();
     stretches_.push_back({epoch, begin, 0, last.attendance, true});
-    stretches_.back().steps = trainingBatches(epoch).all.size();  // with all that leave in it
+    stretches_.back().steps = trainingBatches(epoch).all.size();  // with all changes in it
   }
   const std::uint64_t next = begin + stretches_.back().steps;
   stretches_.push_back({epoch + 1, next, steps, attendance, false});

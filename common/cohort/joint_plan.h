@@ -16,10 +16,10 @@
 
 namespace cleave {
 
-// Members may leave: each attendance but the first begins after a step from which the run
-// continued. The samples of the epoch that are not yet in a batch, of those that are present then,
-// are put into a new random order. So an epoch has each sample of the members that are present at
-// its end once.
+// Members may leave and join: each attendance but the first begins after a step from which the
+// run continued. The samples of the epoch that are not yet in a batch, of those that are present
+// then, are put into a new random order. So an epoch has each sample of the members that are
+// present at its end once.
 class JointPlan {
  public:
   struct Options {
@@ -42,7 +42,7 @@ class JointPlan {
   const std::vector<std::uint32_t>& present() const { return roster_.attendance.back().present; }
 
   std::uint64_t epochOf(std::uint64_t step) const;      // from 1
-  std::uint64_t lastStepOf(std::uint64_t epoch) const;  // if nobody else leaves
+  std::uint64_t lastStepOf(std::uint64_t epoch) const;  // if nobody else leaves or joins
 
   // How a batch is divided: the samples of each member that is present, in their order in the
   // batch, member by member. Evaluation batches are numbered over the whole run; without evaluation
@@ -87,7 +87,7 @@ class JointPlan {
     std::uint32_t largest = 1;  // samples of a micro-batch
   };
   using Divisions = std::vector<Division>;  // of the batches of a pass
-  // Epochs in which nobody leaves; or a single one in which somebody does.
+  // Epochs in which nobody leaves or joins; or a single one in which somebody does.
   struct Stretch {
     std::uint64_t firstEpoch = 1;
     std::uint64_t firstStep = 1;
@@ -100,7 +100,7 @@ class JointPlan {
   void plan(std::size_t attendance);
   const Stretch& stretchOf(std::uint64_t epoch) const;
   const Stretch& stretchAt(std::uint64_t step) const;
-  std::uint64_t batchesOf(std::size_t attendance) const;  // of an epoch in which nobody leaves
+  std::uint64_t batchesOf(std::size_t attendance) const;  // of an epoch without a change
   Batches trainingBatches(std::uint64_t epoch) const;
   Batches evaluationBatches(std::size_t attendance) const;
   Divisions divide(const Set& set, Batches batches) const;

@@ -17,9 +17,10 @@ struct Cohort {
   // With fewer members than this, the run does not continue; 0: it needs all. The others join at a
   // checkpoint, whenever they come.
   std::uint32_t minMembers = 0;
-  // With how many members, the first among them, the run begins; 0: with all.
+  // The number of members, the first among them, with which the run begins; 0: all.
   std::uint32_t beginMembers = 0;
-  // How long a run that continues waits for the others, once `minMembers` are connected.
+  // How long a run that continues waits for those that made its last steps, once `minMembers` are
+  // connected; and how long it then goes on before another one may join.
   std::uint32_t waitSeconds = 60;
 
   bool exists() const { return !id.empty(); }
@@ -43,7 +44,7 @@ struct Attendance {
   bool follows(const Attendance* before, std::size_t members) const;
   bool operator==(const Attendance&) const = default;
 };
-inline constexpr std::size_t kMaxAttendances = 32;
+inline constexpr std::size_t kMaxAttendances = 128;
 
 // What is known about the members of a cohort.
 struct Roster {

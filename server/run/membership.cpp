@@ -119,10 +119,9 @@ void checkSameData(const Roster& roster, const Announced& announced) {
   check(roster.evaluation[announced.number], member.evaluation_samples(), "evaluation");
 }
 
-bool continues(const std::vector<Announced>& members) {
+bool haveBegun(const std::vector<Announced>& members) {
   return std::ranges::any_of(members, [](const Announced& member) {
-    return std::ranges::any_of(member.hello->committed(),
-                               [](const auto& commit) { return !commit.sha256().empty(); });
+    return member.hello->committed_size() > 0 || member.hello->member().saved_size() > 0;
   });
 }
 
@@ -132,10 +131,13 @@ Gathering gather(const Cohort& cohort, const std::vector<Announced>& members) {
   std::map<std::uint64_t, wire::Commit, std::greater<>> commits;
   const Past* newest = nullptr;       // a member that has committed the newest checkpoint
   std::optional<std::uint64_t> lost;  // a checkpoint that a member has committed, but not any more
+  const Past& first = pasts.front();
+  const bool isLedByFirst =
+      !cohort.needsAll() && first.member.number == 0 && !first.evaluated.empty();
   for (const Past& past : pasts) {
     for (const wire::Commit& each : past.member.hello->committed()) {
       // A member that continued from a checkpoint which others had committed lacks the digest.
-      if (each.sha256().empty()) continue;
+      if (each.sha256().empty() || (isLedByFirst && !past.has(each.step(), first))) continue;
       if (!past.evaluated.contains(each.step())) {
         lost = std::max(lost.value_or(0), each.step());
         continue;
@@ -211,17 +213,18 @@ Gathering gather(const Cohort& cohort, const std::vector<Announced>& members) {
   return result;
 }
 
+UsageError tooManyChanges() {
+  return UsageError("bad-cohort",
+                    fmt::format("members have left or joined the cohort {} times", kMaxAttendances),
+                    "start a new run with --set weights.file=… from the model of this one");
+}
+
 Roster rosterFrom(const Gathering& gathering, std::uint64_t step,
                   const std::vector<std::uint32_t>& present) {
   Roster roster = gathering.roster;
   roster.attendance = until(step, std::move(roster.attendance));
   if (!roster.attendance.empty() && roster.attendance.back().present == present) return roster;
-  if (roster.attendance.size() == kMaxAttendances) {
-    throw UsageError(
-        "bad-cohort",
-        fmt::format("members have left the cohort or come back {} times", kMaxAttendances),
-        "start a new run with --set weights.file=… from the model of this one");
-  }
+  if (roster.attendance.size() == kMaxAttendances) throw tooManyChanges();
   const auto evaluated = gathering.evaluated.find(step);
   roster.attendance.push_back(
       {step + 1, evaluated == gathering.evaluated.end() ? 0 : evaluated->second, present});

@@ -38,8 +38,9 @@ struct Gathering {
   std::map<std::uint64_t, std::uint64_t> evaluated;  // evaluation batches before, by step
 };
 // The checkpoints are those of which every member has saved its part, and that a member has
-// committed. If the cohort may go on without some members, those that lack the newest one join,
-// with the state of the first member. `members`: in their order. Throws UsageError "other-member"
+// committed. If the cohort may go on without some members, only those count that the first member
+// has saved, if it has saved any; those that lack the newest one join, with its state. `members`:
+// in their order. Throws UsageError "other-member"
 // if one has committed checkpoints, but others that are needed lack their parts, or members
 // disagree about the past.
 Gathering gather(const Cohort& cohort, const std::vector<Announced>& members);
@@ -47,11 +48,14 @@ Gathering gather(const Cohort& cohort, const std::vector<Announced>& members);
 // Throws UsageError "other-member" if the member had other data before, as the roster says.
 void checkSameData(const Roster& roster, const Announced& member);
 
+// The error if members leave and join too often.
+UsageError tooManyChanges();
+
 // The roster of a run that continues from `step` with these members.
 Roster rosterFrom(const Gathering& gathering, std::uint64_t step,
                   const std::vector<std::uint32_t>& present);
 
-// Whether the members can continue from a checkpoint, as far as they say.
-bool continues(const std::vector<Announced>& members);
+// Whether a member has saved something of the run.
+bool haveBegun(const std::vector<Announced>& members);
 
 }  // namespace cleave

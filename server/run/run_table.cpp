@@ -61,13 +61,19 @@ std::uint64_t samplesOf(const wire::Member& member) {
   return std::max(planned, std::uint64_t{member.train_samples()} + member.evaluation_samples());
 }
 
+// Whether the plan has training samples of the member.
+bool isInPlan(const RunRequest& request, const wire::CohortPlan& plan) {
+  const auto number = static_cast<int>(memberNumber(request));
+  return number < plan.train_samples_size() && plan.train_samples(number) > 0;
+}
+
 // `first`: the member that connected first; null: this one.
 std::size_t memberBytesOf(const RunRequest& request, const RunRequest* first) {
   if (!request.spec.cohort.exists()) return 0;
   const wire::Member& member = request.hello.member();
   std::uint64_t samples = samplesOf(member);
   // Those in the plan of the first member are counted for it.
-  if (first != nullptr && first->hello.member().has_plan()) {
+  if (first != nullptr && isInPlan(request, first->hello.member().plan())) {
     samples -= std::min(samples, samplesOf(first->hello.member()));
   }
   const bool sendsState = member.name() == request.spec.cohort.members.front();
@@ -135,7 +141,7 @@ std::vector<std::string> RunTable::checkMember(const RunRequest& trial) const {
   const std::shared_ptr<Seat> first = seatOfCohort(request);
   if (!first) return {};
   const RunRequest& other = first->run().owner().request();
-  request.spec.graph = other.spec.graph;  // they have digests
+  request.spec.graph = other.spec.graph;  // graph_digest is compared instead
   checkSameRun(other, request);
   return first->run().checkMember({number, &request.hello});
 }
@@ -149,17 +155,25 @@ std::shared_ptr<Seat> RunTable::join(RunRequest request, const RunPlan& plan,
   return seat == nullptr ? nullptr : seats_[key] = std::shared_ptr<Seat>(first, seat);
 }
 
-std::shared_ptr<const void> RunTable::expectMember(const std::string& cohort) {
-  std::erase_if(expected_, [](const auto& each) { return each.expired(); });
-  const auto id = std::make_shared<const std::string>(cohort);
-  expected_.push_back(id);
-  return id;
+std::shared_ptr<const void> RunTable::expectMember(const RunRequest& request) {
+  std::erase_if(expected_, [](const Expected& each) { return each.waits.expired(); });
+  const std::string& cohort = request.spec.cohort.id;
+  const std::string& member = request.hello.member().name();
+  for (const Expected& each : expected_) {
+    if (each.cohort != cohort || each.member != member) continue;
+    throw RunError("member-connected",
+                   fmt::format("{} already waits for a checkpoint of the cohort {}",
+                               printable(member), printable(cohort)),
+                   "set cohort.member to this client's own name");
+  }
+  const auto waits = std::make_shared<const int>();
+  expected_.push_back({cohort, member, waits});
+  return waits;
 }
 
 bool RunTable::expectsMember(const std::string& cohort) const {
-  return std::ranges::any_of(expected_, [&](const auto& each) {
-    const auto id = each.lock();
-    return id && *id == cohort;
+  return std::ranges::any_of(expected_, [&](const Expected& each) {
+    return each.cohort == cohort && !each.waits.expired();
   });
 }
 

@@ -38,9 +38,9 @@ class RunTable {
   std::vector<std::string> checkMember(const RunRequest& trial) const;
   // A seat of the run of the member's cohort; null if no member of it is connected.
   std::shared_ptr<Seat> seatOfCohort(const RunRequest& request) const;
-  // While the result exists, a member of this cohort waits until admit() returns a seat: the others
-  // do not go on without it.
-  std::shared_ptr<const void> expectMember(const std::string& cohort);
+  // While the result exists, the member waits until admit() returns a seat: the others do not go on
+  // without it. Throws RunError "member-connected" if it already waits.
+  std::shared_ptr<const void> expectMember(const RunRequest& request);
   bool expectsMember(const std::string& cohort) const;
   // Returns the seat that a Hello with a token continues. Throws UsageError or RunError:
   // "others-run", "run-not-here", "stale-generation", "other-run-spec".
@@ -79,8 +79,12 @@ class RunTable {
   const RunResources& resources_;
   Admission& admission_;
   const std::function<void()> closed_;
-  std::map<std::string, std::shared_ptr<Seat>> seats_;      // by keyOf()
-  std::vector<std::weak_ptr<const std::string>> expected_;  // cohorts, see expectMember()
+  std::map<std::string, std::shared_ptr<Seat>> seats_;  // by keyOf()
+  struct Expected {
+    std::string cohort, member;
+    std::weak_ptr<const void> waits;
+  };
+  std::vector<Expected> expected_;  // see expectMember()
 };
 
 }  // namespace cleave

@@ -42,7 +42,7 @@ void SavedByAll::leaves(std::size_t member) {
 }
 
 void SavedByAll::joins(const std::string& name) {
-  if (std::exchange(isJoined_, true)) return;
+  if (std::exchange(hasAskedToJoin_, true)) return;
   for (const auto& client : clients_) {
     if (const auto link = client.lock()) link->send(Drain{0, name, true});
   }

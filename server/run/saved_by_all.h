@@ -49,7 +49,7 @@ class SavedByAll {
   std::optional<Saved> body_;
   std::vector<std::optional<Saved>> parts_;  // by client
   std::vector<bool> leaving_;                // by client
-  bool isJoined_ = false;                    // joins() was called
+  bool hasAskedToJoin_ = false;              // joins() was called
 };
 
 }  // namespace cleave

@@ -89,15 +89,22 @@ ServedRun::~ServedRun() = default;
 Seat* ServedRun::join(RunRequest request, std::unique_ptr<Admission::Ticket> ticket,
                       std::function<void(std::exception_ptr)> failed) {
   const std::uint32_t number = memberNumber(request);
+  const Announced member{number, &request.hello};
   const auto place = std::ranges::lower_bound(seats_, number, {}, &Seat::number);
-  if (place != seats_.end() && (*place)->number() == number) {
-    // A member whose client has lost its run joins with another one.
-    const bool hasNewRun = !plan_.spec.cohort.needsAll() && (*place)->isParked() &&
-                           (*place)->request().identity == request.identity;
-    if (hasNewRun) {
-      (*place)->end(std::make_exception_ptr(
-          RunError("member-replaced", "the member has connected with another run")));
-    }
+  const bool isTaken = place != seats_.end() && (*place)->number() == number;
+  // A member whose client has lost its run joins with another one.
+  const bool hasNewRun = isTaken && !plan_.spec.cohort.needsAll() && (*place)->isParked() &&
+                         (*place)->request().identity == request.identity;
+  if (!isTaken || hasNewRun) {
+    checkSameRun(owner().request(), request);
+    checkAnnounced(request);
+    if (plan_.joint) checkSameData(plan_.joint->roster(), member);
+  }
+  if (hasNewRun) {
+    (*place)->end(std::make_exception_ptr(
+        RunError("member-replaced", "the member has connected with another run")));
+  }
+  if (isTaken) {
     throw RunError(
         "member-connected",
         fmt::format("{} is already connected to this server as a member of the cohort {}",
@@ -106,14 +113,12 @@ Seat* ServedRun::join(RunRequest request, std::unique_ptr<Admission::Ticket> tic
         "ended, try again",
         kMemberRetrySeconds);
   }
-  checkSameRun(owner().request(), request);
-  checkAnnounced(request);
   if (openError_ || isBeingOpened()) {
     throw RunError("run-in-use", "the run of the cohort is being opened, or has failed to open",
                    "try again", kMemberRetrySeconds);
   }
   if (isOpening_) {
-    letJoin({number, &request.hello});
+    requestCheckpointFor(member);
     return nullptr;
   }
   auto seat = std::make_unique<Seat>(*this, resources_, number, std::move(request),
@@ -121,15 +126,25 @@ Seat* ServedRun::join(RunRequest request, std::unique_ptr<Admission::Ticket> tic
   return seats_.insert(place, std::move(seat))->get();
 }
 
-// Asks the members to make a checkpoint, from which this one can take part; soon after the last
-// change, only later, because each change costs time.
-void ServedRun::letJoin(const Announced& member) {
-  checkSameData(plan_.joint->roster(), member);
-  if (!isServing_ || secondsSince(created_) < plan_.spec.cohort.waitSeconds) return;
+void ServedRun::requestCheckpointFor(const Announced& member) {
+  const Roster& roster = plan_.joint->roster();
+  // There must still be room for a departure.
+  if (roster.attendance.size() + 1 >= kMaxAttendances) throw tooManyChanges();
+  if (!stored_.checkpoints) {
+    throw UsageError("bad-cohort",
+                     "a member can join only at a checkpoint, but this server makes none",
+                     "set checkpoints.allowed in the server's configuration");
+  }
+  if (!isServing_ || secondsSince(served_) < plan_.spec.cohort.waitSeconds) return;
   saved_->joins(plan_.spec.cohort.members[member.number]);
 }
 
 std::vector<std::string> ServedRun::checkMember(const Announced& member) const {
+  for (const Announced& other : announced()) {
+    const wire::Member& past = other.hello->member();
+    if (!past.has_plan()) continue;
+    checkSameData(rosterFromWire(past.plan(), plan_.spec.cohort.size()), member);
+  }
   if (plan_.joint) checkSameData(plan_.joint->roster(), member);
   std::vector<std::string> others = presentNames();
   std::erase(others, plan_.spec.cohort.members[member.number]);
@@ -150,14 +165,17 @@ bool ServedRun::goesOnWithout(const Seat& seat) const {
   const Cohort& cohort = plan_.spec.cohort;
   const std::vector<Announced> members = announced();
   if (&seat != &owner() || seat.number() != 0 || isOpening_) return false;
-  if (!continues(members)) return members.size() >= cohort.neededToBegin();
-  if (cohort.needsAll() || members.size() < cohort.minMembers ||
-      secondsSince(created_) < cohort.waitSeconds) {
-    return false;
-  }
+  if (!haveBegun(members)) return members.size() >= cohort.neededToBegin();
+  if (cohort.needsAll() || members.size() < cohort.minMembers) return false;
   try {
-    gather(cohort, members);
-    return true;
+    const Roster roster = gather(cohort, members).roster;
+    // Those that the last steps were made without are not waited for again.
+    const auto isThere = [&](std::uint32_t number) {
+      return std::ranges::find(members, number, &Announced::number) != members.end();
+    };
+    const bool areSame = !roster.attendance.empty() &&
+                         std::ranges::all_of(roster.attendance.back().present, isThere);
+    return areSame || secondsSince(created_) >= cohort.waitSeconds;
   } catch (const UsageError&) {  // those that can continue may still come
     return false;
   }
@@ -539,7 +557,10 @@ wire::HelloOk ServedRun::helloOk(const Seat& seat) const {
     ok.set_replica_group(sha256Of(fmt::format("{}", fmt::join(resources_.replicas->hosts, "\n"))));
   }
   if (plan_.joint) toWire(plan_.joint->roster(), *ok.mutable_cohort());
-  ok.mutable_joining()->Assign(gathering_.joining.begin(), gathering_.joining.end());
+  // Without a checkpoint, the first member says why the run cannot continue.
+  if (!stored_.available.empty()) {
+    ok.mutable_joining()->Assign(gathering_.joining.begin(), gathering_.joining.end());
+  }
   for (const std::uint64_t step : stored_.available) ok.add_available(step);
   ok.set_recorded_step(stored_.recordedStep);
   ok.set_exact(stored_.isExact);
@@ -565,6 +586,7 @@ void ServedRun::start() {
   record_->begin(totals());
   resources_.device.attach(worker_, owner().request().identity);
   isServing_ = true;
+  served_ = now();
   if (hasStoredWeights()) loadStoredWeights();
   if (isDraining_) drain();
 }
@@ -600,6 +622,10 @@ void ServedRun::finishedBatch() {
 
 void ServedRun::drain() {
   isDraining_ = true;
+  if (!isOpening_ && plan_.spec.cohort.exists()) {
+    return endSeats(RunError(ErrorKind::attempt, "shutting-down", "the server is shutting down",
+                             "restart the server"));
+  }
   if (!isServing_) return;  // start() handles it
   const Drain drain{std::chrono::duration<double>(resources_.settings.drain).count(), ""};
   for (const auto& seat : seats_) seat->link()->send(drain);

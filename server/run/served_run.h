@@ -67,14 +67,17 @@ class ServedRun {
 
   // ---- Of a cohort, before open() ----
 
-  // Adds a seat for a member. Null: the run is in progress without it; its members are asked to
-  // make a checkpoint, after which the caller can try again. Throws UsageError "other-member",
-  // "not-a-member", or RunError "member-connected", "run-in-use".
+  // Adds a seat for a member. Null: the run is in progress without it: see requestCheckpointFor().
+  // Throws UsageError "other-member", "not-a-member", or RunError "member-connected", "run-in-use".
   Seat* join(RunRequest request, std::unique_ptr<Admission::Ticket> ticket,
              std::function<void(std::exception_ptr)> failed);
   // Returns the names of the other members that have seats. Throws UsageError "other-member" if
   // this one had other data before.
   std::vector<std::string> checkMember(const Announced& member) const;
+  // Asks the members of the run in progress to make a checkpoint and to end it, so that this one
+  // can take part when they continue; but not soon after they have continued, because each change
+  // costs time. Throws Error if it cannot take part.
+  void requestCheckpointFor(const Announced& member);
   // Whether each member has a seat.
   bool isComplete() const { return missing().empty(); }
   // The names of members without a seat.
@@ -157,7 +160,6 @@ class ServedRun {
   boost::asio::awaitable<void> openAll();
   boost::asio::awaitable<void> openRecords();
   void gatherMembers();
-  void letJoin(const Announced& member);
   void joinMembers();
   const std::string& nameOf(const Seat& seat) const;
   std::vector<Announced> announced() const;
@@ -233,6 +235,7 @@ class ServedRun {
   // reason.
   const std::shared_ptr<Latch> hasFailed_ = std::make_shared<Latch>();
   const std::shared_ptr<Latch> done_ = std::make_shared<Latch>();
+  SteadyTime served_;       // when start() was called
   bool isServing_ = false;  // the worker runs
   bool isDraining_ = false;
   bool isClosing_ = false;

@@ -162,8 +162,8 @@ asio::awaitable<void> Session::openRun(wire::Hello hello) {
     connectedMembers_ = context_.runs.checkMember(request);
   }
   seat_ = context_.runs.admit(request);
-  if (!seat_) co_await waitForCheckpoint(request);
   kind_ = request.isTrial() ? "trial" : "run";
+  if (!seat_) co_await waitForCheckpoint(request);
   ServedRun& run = seat_->run();
   bool opensRun = run.isComplete();
   if (!opensRun) opensRun = co_await waitForMembers();
@@ -189,22 +189,34 @@ asio::awaitable<void> Session::continueRun(RunRequest request) {
 // part.
 asio::awaitable<void> Session::waitForCheckpoint(const RunRequest& request) {
   constexpr std::chrono::seconds kTryEvery{1};
-  const std::string& cohort = request.spec.cohort.id;
-  const std::shared_ptr<Latch> done = context_.runs.seatOfCohort(request)->run().done();
-  const auto expected = context_.runs.expectMember(cohort);
-  logAbout(identity_, request.runId())
-      ->info("{}: joins the cohort {} at its next checkpoint", name(), printable(cohort));
+  const std::weak_ptr<Seat> running = context_.runs.seatOfCohort(request);
+  const std::shared_ptr<Latch> done = running.lock()->run().done();
+  const Announced member{memberNumber(request), &request.hello};
+  const auto expected = context_.runs.expectMember(request);
   const std::string inProgress = toWire(Missing{{}, true});
-  do {
+  logAbout(identity_, request.runId())
+      ->info("{}: joins the cohort {} at its next checkpoint", name(),
+             printable(request.spec.cohort.id));
+  while (!seat_) {
     co_await connection_->writeHandshakeFrame(FrameKind::roster, inProgress);
     asio::steady_timer pause(co_await asio::this_coro::executor, kTryEvery);
     co_await pause.async_wait(asio::use_awaitable);
+    if (ended_) std::rethrow_exception(ended_);
     if (done->isOpen()) {
       throw RunError("cohort-done", "the run of the cohort has ended before this member joined",
                      "ask another member for its model.safetensors");
     }
-    seat_ = context_.runs.admit(request);
-  } while (!seat_);
+    const auto first = running.lock();
+    if (first && !first->run().isClosing()) {
+      first->run().requestCheckpointFor(member);
+      continue;
+    }
+    try {
+      seat_ = context_.runs.admit(request);
+    } catch (const RunError& error) {
+      if (error.retrySeconds() == 0) throw;  // else the others are connecting, or closing the run
+    }
+  }
 }
 
 // Tells the client for whom it waits, until the run is open. Returns whether this session must open
@@ -217,11 +229,12 @@ asio::awaitable<bool> Session::waitForMembers() {
   do {
     const std::string missing = toWire(Missing{run.missing(), false});
     co_await connection_->writeHandshakeFrame(FrameKind::roster, missing);
+    if (ended_) std::rethrow_exception(ended_);
     seat_->throwIfEnded();
     const std::string& cohort = seat_->request().spec.cohort.id;
     if (!context_.runs.expectsMember(cohort) && run.goesOnWithout(*seat_)) {
       run.log(spdlog::level::warn,
-              fmt::format("{}: goes on without {}", name(),
+              fmt::format("{}: the run is opened without {}", name(),
                           printable(fmt::format("{}", fmt::join(run.missing(), ", ")))));
       co_return true;
     }
@@ -320,8 +333,8 @@ asio::awaitable<void> Session::leaveSeat(bool mayPark) {
 
 void Session::shutDown() {
   if (!helloCame_) return connection_->abandon();
-  connection_->fail(std::make_exception_ptr(RunError(
-      ErrorKind::attempt, "shutting-down", "the server is shutting down", "restart the server")));
+  end(RunError(ErrorKind::attempt, "shutting-down", "the server is shutting down",
+               "restart the server"));
 }
 
 void Session::drain() {
@@ -333,7 +346,8 @@ void Session::drain() {
 }
 
 void Session::end(const Error& error) {
-  connection_->fail(std::make_exception_ptr(RunError(error, error.what(), error.hint())));
+  ended_ = std::make_exception_ptr(RunError(error, error.what(), error.hint()));
+  connection_->fail(ended_);
 }
 
 void Session::endIfIdle(SteadyTime time) {

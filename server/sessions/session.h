@@ -103,8 +103,9 @@ class Session {
   IdleClock idle_{start_};
   double maxIdleSeconds_ = 0;
   const char* kind_ = nullptr;  // the kind of an admitted session
-  std::vector<std::string>
-      connectedMembers_;  // of the cohort that the client of a trial wants to join
+  std::exception_ptr ended_;    // by end()
+  // Of the cohort that the client of a trial wants to join.
+  std::vector<std::string> connectedMembers_;
   // After admission, exactly one of these is set.
   std::shared_ptr<Seat> seat_;
   std::unique_ptr<ProbeSession> probe_;

@@ -106,11 +106,12 @@ function sortRuns(column) {
   drawHeadline();
 }
 
-// One table per cohort: its members' runs have the same.
+// One table per cohort and course of its run: the runs of its members have the same.
 function cohortTables(runs) {
   const firsts = new Map();
   for (const run of runs) {
-    if (run.cohort && !firsts.has(run.cohort.id)) firsts.set(run.cohort.id, run);
+    const key = JSON.stringify(run.cohort);
+    if (run.cohort && !firsts.has(key)) firsts.set(key, run);
   }
   return [...firsts.values()].flatMap((run, i) => cohortTable(run, 'Members of ' + run.cohort.id, 'cohort-' + (i + 1)));
 }

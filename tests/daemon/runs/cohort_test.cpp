@@ -477,7 +477,7 @@ TEST_CASE("doctor compares a member with those that are connected") {
   waitForText(a, "waiting for other members");
   const auto fitting = admission({});
   CHECK(fitting.at("finding") == "ok");
-  CHECK_THAT(fitting.at("sentence"), Contains("b fits the run of a, connected as members of"));
+  CHECK_THAT(fitting.at("sentence"), Contains("b fits the cohort abc (compared with a)"));
   const auto different = admission({"--set", "train.learning_rate.peak=0.5"});
   CHECK(different.at("finding") == "FAIL");
   CHECK_THAT(different.at("sentence"), Contains("train.learning_rate.peak of b is 0.5"));

@@ -60,7 +60,7 @@ Steps stepsOf(const Gathering& gathering) {
 TEST_CASE("members without checkpoints begin at step 0") {
   Clinics clinics;
   for (const std::uint32_t number : kAll) clinics.connect(number, {}, {});
-  CHECK_FALSE(continues(clinics.members));
+  CHECK_FALSE(haveBegun(clinics.members));
   const Gathering gathering = clinics.gathered();
   CHECK(gathering.commits.empty());
   CHECK(gathering.joining.empty());
@@ -73,7 +73,7 @@ TEST_CASE("members continue from the steps that all have saved and one has commi
   clinics.connect(0, {9, 6, 3}, {6, 3});
   clinics.connect(1, {9, 6, 3}, {9, 6});
   clinics.connect(2, {6, 3}, {6, 3});
-  CHECK(continues(clinics.members));
+  CHECK(haveBegun(clinics.members));
   const Gathering gathering = clinics.gathered();
   CHECK(stepsOf(gathering) == Steps{6, 3});
   CHECK(gathering.joining.empty());
@@ -163,6 +163,17 @@ TEST_CASE("a member that has other data when it comes back is left out, if the o
   CHECK(gathering.unfit.at(2).code() == "other-member");
   clinics.cohort.minMembers = 3;
   CHECK(errorCode([&] { clinics.gathered(); }) == "other-member");
+}
+
+TEST_CASE("commits that the first member has not saved do not count, whoever names them") {
+  const std::vector<Attendance> left = {{1, 0, kAll}, {4, 6, {0, 1}}};
+  Clinics clinics;
+  clinics.connect(0, {8, 7}, {8, 7}, left);
+  clinics.connect(1, {8, 7}, {8, 7}, left);
+  clinics.connect(2, {9, 6}, {9, 6});  // of another attempt
+  const Gathering gathering = clinics.gathered();
+  CHECK(stepsOf(gathering) == Steps{8, 7});
+  CHECK(gathering.joining == std::vector<std::uint32_t>{2});
 }
 
 TEST_CASE("a member that was never there joins with its samples") {
