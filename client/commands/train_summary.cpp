@@ -21,6 +21,7 @@ namespace {
 // Reasons why a run has no bound.
 constexpr const char* kTooFewSteps = "at least 3 training steps are needed";
 constexpr const char* kOverlap = "the steps overlap (train.staleness)";
+constexpr const char* kCohort = "the costs of the other members of the cohort are not known here";
 constexpr const char* kTooFewBytes =
     "at least 1 MB must cross the link each way to measure its rate";
 
@@ -159,9 +160,10 @@ nlohmann::json summariseTraining(const PreparedRun& run, const TrainResult& resu
         {"step_spread", spread ? nlohmann::json(*spread) : nlohmann::json()},
         {"advice", toJson(adviseOn(steps, run.plan, run.plansOfBodies(), run.settings))}};
   } else {
-    summary["bound_unknown"] = run.settings.staleness > 0 ? kOverlap
-                               : result.costs             ? kTooFewBytes
-                                                          : kTooFewSteps;
+    summary["bound_unknown"] = run.settings.cohort.exists() ? kCohort
+                               : run.settings.staleness > 0 ? kOverlap
+                               : result.costs               ? kTooFewBytes
+                                                            : kTooFewSteps;
   }
   if (hasModel && run.settings.lora.rank > 0 && fitsPeft(run.plan.blocks)) {
     summary["adapter"] = run.folder + "/adapter";

@@ -478,6 +478,7 @@ class SeveralRuns(Case):
         panels = self.show(self.folder / "north", self.folder / "b")
         self.assertEqual(CHROME.run(rows, "#cohort-1"), expected)
         self.assertEqual(panels["loss-training"]["labels"], ["north", "<b>"])
+        self.assertNotIn("not comparable", CHROME.text("#runs"))
         self.assertEqual(CHROME.complaints(), [])
 
     def test_the_list_of_runs_can_be_sorted(self):

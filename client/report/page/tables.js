@@ -190,6 +190,7 @@ const lossSettings = /^train\.loss\b/;
 // Returns the reason why the figures of two runs are not comparable; '' if they are. `isLoss`: the
 // figures are losses, so the settings of the loss must be equal too.
 function obstacle(run, other, isLoss) {
+  if (run.cohort && other.cohort && run.cohort.id === other.cohort.id) return '';  // their metrics are those of all members
   const ours = new Map(run.config), theirs = new Map(other.config);
   const keys = [...new Set([...ours.keys(), ...theirs.keys()])].filter((key) =>
     (/^(data|model)\./.test(key) && !variedSettings.test(key)) || (isLoss && lossSettings.test(key)));
