@@ -304,7 +304,8 @@ Roster rosterFromWire(const wire::CohortPlan& proto, std::size_t members) {
         each.first_step(), each.evaluated(), {each.present().begin(), each.present().end()}};
     const Attendance* const before =
         roster.attendance.empty() ? nullptr : &roster.attendance.back();
-    fits = fits && next.follows(before, members);
+    const bool isChange = before == nullptr || next.present != before->present;
+    fits = fits && isChange && next.follows(before, members);
     roster.attendance.push_back(std::move(next));
   }
   if (!fits) {

@@ -754,6 +754,7 @@ for name, code, plan in (
     ("with 129 attendances", "bad-metadata", w.message((1, bytes((1,))), (2, bytes((1,))), *[(3, w.message((1, n), (3, bytes((0,))))) for n in range(1, 130)])),
     ("with a step of the far future", "bad-metadata", w.message((1, bytes((1,))), (2, bytes((1,))), (3, w.message((1, 2**63))))),
     ("with two present of one", "bad-metadata", w.message((1, bytes((1,))), (2, bytes((1,))), (3, w.message((1, 1), (3, bytes((0, 1))))))),
+    ("with the same members twice", "bad-metadata", w.message((1, bytes((1,))), (2, bytes((1,))), *[(3, w.message((1, n), (3, bytes((0,))))) for n in (1, 2)])),
     ("with many samples of others", "not-enough-memory", w.message((1, b"\xff\xff\xff\xff\x0f"), (2, bytes((1,))))),
 ):
     hellos(f"a member with a plan {name}", code, **of_cohort(member() + w.message((7, plan)),
