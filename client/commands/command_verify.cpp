@@ -121,7 +121,7 @@ void print(const Comparisons& results, const PreparedRun& run, std::uint32_t mem
 }
 
 int replayCommand(const VerifyCommandOptions& options) {
-  const auto [steps, weights] = replayRun(options.replay);
+  const auto [folder, steps, weights] = replayRun(options.replay);
   if (options.run.json) {
     std::cout << nlohmann::json{{"equal", weights.equal},
                                 {"steps", steps},
@@ -133,14 +133,13 @@ int replayCommand(const VerifyCommandOptions& options) {
   } else if (weights.equal) {
     std::cout << fmt::format(
                      "after {}, the whole model has the bits of {}/model.safetensors ({} values)",
-                     countText(steps, "step"), options.replay.front(), weights.values)
+                     countText(steps, "step"), folder, weights.values)
               << std::endl;
   } else {
     std::cout
         << fmt::format(
                "after {}, the whole model DIFFERS from {}/model.safetensors: by {:.3g} in {}",
-               countText(steps, "step"), options.replay.front(), weights.largestDifference,
-               weights.where)
+               countText(steps, "step"), folder, weights.largestDifference, weights.where)
         << "\nOther processors, devices or numbers of threads than in the run give other bits."
         << std::endl;
   }

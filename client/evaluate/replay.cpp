@@ -2,6 +2,7 @@
 
 #include <spdlog/fmt/fmt.h>
 
+#include <algorithm>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <span>
@@ -9,6 +10,7 @@
 
 #include "client/data/samples/loader.h"
 #include "client/run/prepare.h"
+#include "client/run/run_history.h"
 #include "client/train/step_decider.h"
 #include "client/train/train_run.h"
 #include "common/cohort/roster_json.h"
@@ -113,11 +115,14 @@ Comparison compareWithModel(const WholeStage& whole, const std::string& path) {
 }  // namespace
 
 Replayed replayRun(const std::vector<std::string>& folders) {
-  const nlohmann::json summary = summaryIn(folders.front());
+  const auto isDone = [](const std::string& each) { return isRunDone(diskFiles(), each); };
+  const auto found = std::ranges::find_if(folders, isDone);
+  const std::string& done = found == folders.end() ? folders.front() : *found;
+  const nlohmann::json summary = summaryIn(done);
   PreparedRun run = prepare(folders.front());
   if (run.settings.cohort.exists()) {
     if (!summary.contains("cohort")) {
-      refuse(folders.front() + "/summary.json does not say who took part",
+      refuse(done + "/summary.json does not say who took part",
              "give runs of this version of Cleave");
     }
     pool(run, folders, rosterFromJson(summary.at("cohort")));
@@ -133,6 +138,7 @@ Replayed replayRun(const std::vector<std::string>& folders) {
     const auto memory = std::make_shared<BufferPool>();
     std::unique_ptr<Loader> loader;
     Replayed result;
+    result.folder = done;
     result.steps = summary.at("steps");
     std::uint64_t loaded = 0;  // epoch
     for (std::uint64_t step = 1; step <= result.steps; ++step) {
@@ -146,7 +152,7 @@ Replayed replayRun(const std::vector<std::string>& folders) {
                      viewOf(*batch));
       whole.update(decider.decide(step, whole.report(), {}, {}));
     }
-    result.weights = compareWithModel(whole, folders.front() + "/model.safetensors");
+    result.weights = compareWithModel(whole, done + "/model.safetensors");
     return result;
   });
 }

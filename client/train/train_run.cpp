@@ -252,10 +252,15 @@ void TrainRun::enterCohort() {
   recordLength(prepared_);
   const auto& joining = answer().joining();
   joins_ = std::ranges::find(joining, static_cast<std::uint32_t>(number)) != joining.end();
-  if (!joining.empty() && (settings().cohort.needsAll() || joining.Get(0) == 0)) {
+  const auto hasState = [&](std::uint32_t each) {
+    return std::ranges::find(joining, each) == joining.end();
+  };
+  const auto sender = std::ranges::find_if(present, hasState);
+  if (sender == present.end() || (!joining.empty() && settings().cohort.needsAll())) {
     throw ProtocolError("bad-metadata", "members join that cannot",
                         "install the same version of Cleave on both machines");
   }
+  sender_ = *sender;
   if (joins_) {
     prepared_.commits.clear();
     ownCheckpoints_.clear();
@@ -523,10 +528,10 @@ void TrainRun::forgetAfter(std::uint64_t step) const {
   store.removeExcept(keep);
 }
 
-// Continues with the first member's part of the checkpoint.
-nlohmann::json TrainRun::restoreFromFirst() {
+// Continues with the sender's part of the checkpoint.
+nlohmann::json TrainRun::restoreFromSender() {
   const std::uint64_t step = resumeStep();
-  const std::string name = "the state that " + settings().cohort.members.front() + " has sent";
+  const std::string name = "the state that " + settings().cohort.members[sender_] + " has sent";
   const Blob state = session_.waitForState();
   const CheckpointContent content =
       readCheckpoint(textOf(state.bytes), digestOf(prepared_.plan.spec), name);
@@ -538,7 +543,7 @@ nlohmann::json TrainRun::restoreFromFirst() {
   if (!notes.is_object() || notes.value("steps", nlohmann::json()) != step) {
     throw badCheckpoint(name + " has notes of another step");
   }
-  for (const char* const ofFirst : {"spent", "kept", "target"}) notes.erase(ofFirst);
+  for (const char* const ofSender : {"spent", "kept", "target"}) notes.erase(ofSender);
   if (!ownSpent_.is_null()) notes["spent"] = ownSpent_;
   stage_.restore(tensorsOf(content.stage, name));
   // Those of this member may be of steps that the others did not make.
@@ -550,7 +555,7 @@ nlohmann::json TrainRun::restoreFromFirst() {
 
 nlohmann::json TrainRun::resume() {
   failpoint("restore");
-  if (joins_) return restoreFromFirst();
+  if (joins_) return restoreFromSender();
   const RunCommit& commit = chooseCommit();
   const CheckpointStore store(diskFiles(), prepared_.folder);
   const auto own = store.find(commit.step, commit.client);
@@ -565,7 +570,7 @@ nlohmann::json TrainRun::resume() {
   forgetAfter(commit.step);
   CheckpointContent content = readCheckpoint(store, *own, digestOf(prepared_.plan.spec));
   stage_.restore(tensorsOf(content.stage, "the checkpoint"));
-  if (!answer().joining().empty() && prepared_.plan.member == 0) {
+  if (!answer().joining().empty() && settings().cohort.members[sender_] == settings().member) {
     const PartState state{content.engine, content.spec, content.notes, {}};
     session_.sendState(std::make_shared<const std::vector<std::byte>>(
         checkpointFile(state, writeSafetensors(content.stage))));

@@ -111,7 +111,7 @@ class TrainRun {
   void requestEdges(std::size_t body, wire::Hello& hello) const;
   void announceMember(wire::Member& member);
   void enterCohort();
-  nlohmann::json restoreFromFirst();
+  nlohmann::json restoreFromSender();
   void writeCohortFile() const;
   bool allAnswers(const std::function<bool(const wire::HelloOk& ok)>& holds) const;
   void findOwnCheckpoints();
@@ -134,6 +134,7 @@ class TrainRun {
   nlohmann::json ownSpent_;       // in the newest one, what this member has spent; null: nothing
   std::uint64_t stateBytes_ = 0;  // maximum size of this member's part of a checkpoint
   bool joins_ = false;            // it lacks the checkpoint that the others continue from
+  std::uint32_t sender_ = 0;      // in a cohort, the first member present that has it
   ResumeCounts resumeCounts_;
   Recorder recorder_;
   std::unique_ptr<Checkpointer> checkpointer_;  // used by the session's callbacks

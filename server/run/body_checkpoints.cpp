@@ -107,7 +107,8 @@ void BodyCheckpoints::close(std::shared_ptr<const void> held) {
 EngineState BodyCheckpoints::restore(const Resume& resume, Body& body, const LinkTotals& totals) {
   assert(saving_.expired());
   failpoint("restore");
-  if (std::ranges::find(stored_.available, resume.step) == stored_.available.end()) {
+  if (std::ranges::find(stored_.available, resume.step, &wire::Commit::step) ==
+      stored_.available.end()) {
     throw ProtocolError(
         "unexpected-message",
         fmt::format("Resume names step {}, which is not one of HelloOk.available", resume.step));
@@ -115,6 +116,7 @@ EngineState BodyCheckpoints::restore(const Resume& resume, Body& body, const Lin
   const Checkpoint checkpoint = stored_.checkpoints->read(resume.step);
   CheckpointContent content = stored_.checkpoints->contentOf(checkpoint);
   body.restoreFile(writeSafetensors(content.stage));
+  stored_.checkpoints->forgetAfter(resume.step);
   restoreCodecs(std::move(content.codecs));
   record_.resumed(resume.step, content.notes, totals);
   return content.engine;

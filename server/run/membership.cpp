@@ -67,6 +67,12 @@ void checkAnnounced(const RunRequest& request) {
 
 namespace {
 
+bool contains(const std::vector<wire::Commit>& commits, const wire::Commit& commit) {
+  return std::ranges::any_of(commits, [&](const wire::Commit& each) {
+    return each.step() == commit.step() && each.sha256() == commit.sha256();
+  });
+}
+
 // Who took part up to this step.
 std::vector<Attendance> until(std::uint64_t step, std::vector<Attendance> attendance) {
   std::erase_if(attendance, [&](const Attendance& each) { return each.firstStep > step; });
@@ -125,19 +131,36 @@ bool haveBegun(const std::vector<Announced>& members) {
   });
 }
 
-Gathering gather(const Cohort& cohort, const std::vector<Announced>& members) {
+std::string cohortKey(const RunSpec& spec) {
+  const nlohmann::json key = {spec.cohort.id, spec.cohort.members, spec.cutNumber, spec.replica};
+  return hexOf(sha256Of(key.dump()));
+}
+
+std::vector<wire::Commit> candidates(const std::vector<Announced>& members) {
+  std::vector<wire::Commit> commits;
+  for (const Announced& member : members) {
+    for (const wire::Commit& each : member.hello->committed()) {
+      const auto& saved = member.hello->member().saved();
+      const bool isSaved =
+          std::ranges::find(saved, each.step(), &wire::OwnState::step) != saved.end();
+      // A member that continued from a checkpoint which others had committed lacks the digest.
+      if (!isSaved || each.sha256().empty() || contains(commits, each)) continue;
+      commits.push_back(each);
+    }
+  }
+  return commits;
+}
+
+Gathering gather(const Cohort& cohort, const std::vector<Announced>& members,
+                 const std::vector<wire::Commit>* available) {
   std::vector<Past> pasts;
   for (const Announced& member : members) pasts.push_back(pastOf(member, cohort.size()));
   std::map<std::uint64_t, wire::Commit, std::greater<>> commits;
   const Past* newest = nullptr;       // a member that has committed the newest checkpoint
   std::optional<std::uint64_t> lost;  // a checkpoint that a member has committed, but not any more
-  const Past& first = pasts.front();
-  const bool isLedByFirst =
-      !cohort.needsAll() && first.member.number == 0 && !first.evaluated.empty();
   for (const Past& past : pasts) {
     for (const wire::Commit& each : past.member.hello->committed()) {
-      // A member that continued from a checkpoint which others had committed lacks the digest.
-      if (each.sha256().empty() || (isLedByFirst && !past.has(each.step(), first))) continue;
+      if (each.sha256().empty() || (available != nullptr && !contains(*available, each))) continue;
       if (!past.evaluated.contains(each.step())) {
         lost = std::max(lost.value_or(0), each.step());
         continue;
@@ -185,9 +208,7 @@ Gathering gather(const Cohort& cohort, const std::vector<Announced>& members) {
     if (!past.has(from, reference)) joining.push_back(past.member);
   }
   std::erase_if(pasts, [&](const Past& past) { return !past.has(from, reference); });
-  // The first member has the state that the others need.
-  const bool mayJoin = !cohort.needsAll() && !pasts.empty() && pasts.front().member.number == 0;
-  if (!joining.empty() && !mayJoin) {
+  if (!joining.empty() && (cohort.needsAll() || pasts.empty())) {
     refuseLacking(last, printable(joining.front().hello->member().name()));
   }
   const auto haveAll = [&](const auto& commit) {
@@ -248,7 +269,7 @@ void checkSameRun(const RunRequest& first, const RunRequest& other) {
     refuse(fmt::format("{} of {} differs from that of {}, who connected first", field, here, there),
            "use the same configuration and model file for all members of the cohort", field);
   }
-  if (one.share_values() == two.share_values()) return;
+  if (one.share_values() == two.share_values() && one.state_bytes() == two.state_bytes()) return;
   refuse(
       fmt::format("head and tail of {} differ from those of {}, who connected first", here, there),
       "use the same model file for all members of the cohort", "model");

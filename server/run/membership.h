@@ -28,6 +28,12 @@ struct Announced {
   const wire::Hello* hello = nullptr;
 };
 
+// What identifies this server's part of the run of a cohort, in the name of a file.
+std::string cohortKey(const RunSpec& spec);
+
+// The checkpoints that the members have committed and of which they still have their own parts.
+std::vector<wire::Commit> candidates(const std::vector<Announced>& members);
+
 // What the members of a cohort that are connected can do together.
 struct Gathering {
   std::vector<wire::Commit> commits;   // that they can continue from, newest first; none: step 0
@@ -37,13 +43,13 @@ struct Gathering {
   Roster roster;  // as of `commits`; without samples of members not seen yet
   std::map<std::uint64_t, std::uint64_t> evaluated;  // evaluation batches before, by step
 };
-// The checkpoints are those of which every member has saved its part, and that a member has
-// committed. If the cohort may go on without some members, only those count that the first member
-// has saved, if it has saved any; those that lack the newest one join, with its state. `members`:
-// in their order. Throws UsageError "other-member"
-// if one has committed checkpoints, but others that are needed lack their parts, or members
+// The checkpoints are those of candidates() of which every member has saved its part. If the cohort
+// may go on without some members, those that lack the newest one join. `members`: in their order.
+// `available`: the candidates of which the server has its part; null: all. Throws UsageError
+// "other-member" if there are candidates, but members that are needed lack their parts, or members
 // disagree about the past.
-Gathering gather(const Cohort& cohort, const std::vector<Announced>& members);
+Gathering gather(const Cohort& cohort, const std::vector<Announced>& members,
+                 const std::vector<wire::Commit>* available = nullptr);
 
 // Throws UsageError "other-member" if the member had other data before, as the roster says.
 void checkSameData(const Roster& roster, const Announced& member);

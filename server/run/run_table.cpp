@@ -76,8 +76,14 @@ std::size_t memberBytesOf(const RunRequest& request, const RunRequest* first) {
   if (first != nullptr && isInPlan(request, first->hello.member().plan())) {
     samples -= std::min(samples, samplesOf(first->hello.member()));
   }
-  const bool sendsState = member.name() == request.spec.cohort.members.front();
-  return memberBytes(samples, member.share_values(), sendsState ? member.state_bytes() : 0);
+  // One of them sends its state, which has the same size for all.
+  return memberBytes(samples, member.share_values(), first == nullptr ? member.state_bytes() : 0);
+}
+
+// Whether both are of one cohort, and of the part of its run that is computed here.
+bool isOfCohort(const RunRequest& one, const RunRequest& other) {
+  return one.spec.cohort.exists() && one.spec.cohort.id == other.spec.cohort.id &&
+         one.spec.cutNumber == other.spec.cutNumber && one.spec.replica == other.spec.replica;
 }
 
 // The run in the account of usage. The ids of trials are unknown to users.
@@ -109,6 +115,7 @@ std::shared_ptr<Seat> RunTable::admit(RunRequest request) {
   } else {
     admission_.checkRun(request.identity, request.runId(), plan);
     refuseServed(request);
+    refuseClosing(request);
     if (const auto first = seatOfCohort(request)) return join(std::move(request), plan, first);
     ticket = reserve(request.identity, plan, memberBytesOf(request, nullptr));
   }
@@ -124,14 +131,20 @@ std::function<void(std::exception_ptr)> RunTable::failedFunction(const std::stri
 }
 
 std::shared_ptr<Seat> RunTable::seatOfCohort(const RunRequest& request) const {
-  const Cohort& cohort = request.spec.cohort;
-  if (!cohort.exists()) return nullptr;
   const auto found = std::ranges::find_if(seats_, [&](const auto& each) {
-    const RunSpec& spec = each.second->request().spec;
-    return spec.cohort.id == cohort.id && spec.cutNumber == request.spec.cutNumber &&
-           spec.replica == request.spec.replica && !each.second->run().isClosing();
+    return !each.second->run().isClosing() && isOfCohort(each.second->request(), request);
   });
   return found == seats_.end() ? nullptr : found->second;
+}
+
+// Its records are still in use.
+void RunTable::refuseClosing(const RunRequest& request) const {
+  const auto isMeant = [&](const auto& each) {
+    return each.second->run().isClosing() && isOfCohort(each.second->request(), request);
+  };
+  if (std::ranges::none_of(seats_, isMeant)) return;
+  throw RunError("run-in-use", "the run of the cohort is being closed",
+                 "try again: its last connections are being closed", kFenceSeconds);
 }
 
 std::vector<std::string> RunTable::checkMember(const RunRequest& trial) const {

@@ -68,6 +68,7 @@ class RunTable {
   void recordUsage(ServedRun& run, SteadyTime time);
   void closeUsage(ServedRun& run);
   void refuseServed(const RunRequest& request);
+  void refuseClosing(const RunRequest& request) const;
   std::shared_ptr<Seat> join(RunRequest request, const RunPlan& plan,
                              const std::shared_ptr<Seat>& first);
   std::function<void(std::exception_ptr)> failedFunction(const std::string& key);

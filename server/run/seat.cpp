@@ -49,8 +49,8 @@ void Seat::stored(const LastConnection& connection) {
 }
 
 asio::awaitable<void> Seat::storeConnection(const wire::Hello& hello) {
-  // The records of a cohort's run are its owner's; those of other members are in memory only.
-  if (&run_.owner() != this) {
+  // In a cohort, the records may be used by others, so the connections are in memory only.
+  if (request_.spec.cohort.exists()) {
     checkContinues(hello, last_);
     last_ = connectionOf(hello);
     co_return;

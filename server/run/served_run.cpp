@@ -160,12 +160,12 @@ std::vector<std::string> ServedRun::missing() const {
   return names;
 }
 
-// The first member decides, and the records are its own, so nothing goes on without it.
+// The run begins with the first member, whose records it has.
 bool ServedRun::goesOnWithout(const Seat& seat) const {
   const Cohort& cohort = plan_.spec.cohort;
   const std::vector<Announced> members = announced();
-  if (&seat != &owner() || seat.number() != 0 || isOpening_) return false;
-  if (!haveBegun(members)) return members.size() >= cohort.neededToBegin();
+  if (&seat != &owner() || isOpening_) return false;
+  if (!haveBegun(members)) return seat.number() == 0 && members.size() >= cohort.neededToBegin();
   if (cohort.needsAll() || members.size() < cohort.minMembers) return false;
   try {
     const Roster roster = gather(cohort, members).roster;
@@ -208,10 +208,18 @@ std::vector<std::string> ServedRun::presentNames() const {
   return names;
 }
 
-// Finds out from where the members can continue, and ends the seats of those that cannot.
+// Finds out from which of the server's checkpoints the members can continue, and ends the seats of
+// those that cannot.
 void ServedRun::gatherMembers() {
-  gathering_ = gather(plan_.spec.cohort, announced());
-  commits_ = gathering_.commits;
+  gathering_ = gather(plan_.spec.cohort, announced(), &stored_.available);
+  if (gathering_.commits.empty() && !commits_.empty() && !isComplete()) {
+    throw RunError(
+        ErrorKind::attempt, "no-checkpoint",
+        fmt::format("the server has none of the checkpoints of {}; {} may have later ones",
+                    fmt::join(presentNames(), ", "), fmt::join(missing(), ", ")),
+        "start the clients of the other members", kMemberRetrySeconds);
+  }
+  stored_.available = commits_ = gathering_.commits;
   for (const auto& [number, error] : gathering_.unfit) {
     const auto found = std::ranges::find(seats_, number, &Seat::number);
     (*found)->end(std::make_exception_ptr(error));
@@ -230,8 +238,7 @@ bool ServedRun::isJoining(const Seat& seat) const {
 void ServedRun::joinMembers() {
   std::vector<std::uint32_t> present;
   for (const auto& seat : seats_) present.push_back(seat->number());
-  const auto& steps = stored_.available;
-  const std::uint64_t step = steps.empty() ? 0 : *std::ranges::max_element(steps);
+  const std::uint64_t step = commits_.empty() ? 0 : commits_.front().step();
   RunPlan* plan = &plan_;
   cleave::joinMembers(plan_.spec, rosterFrom(gathering_, step, present),
                       hello().member().share_values(), std::span(&plan, 1));
@@ -278,8 +285,11 @@ asio::awaitable<void> ServedRun::open() {
   assert(!isOpening_);
   isOpening_ = true;
   try {
-    commits_ = {hello().committed().begin(), hello().committed().end()};
-    if (plan_.spec.cohort.exists()) gatherMembers();
+    if (plan_.spec.cohort.exists()) {
+      commits_ = candidates(announced());
+    } else {
+      commits_ = {hello().committed().begin(), hello().committed().end()};
+    }
     co_await openAll();
   } catch (...) {
     openError_ = std::current_exception();
@@ -290,6 +300,7 @@ asio::awaitable<void> ServedRun::open() {
 
 asio::awaitable<void> ServedRun::openAll() {
   co_await openRecords();
+  if (plan_.spec.cohort.exists()) gatherMembers();
   for (const auto& seat : seats_) {
     if (hasLeft(*seat)) {
       throw RunError(ErrorKind::attempt, "member-left",
@@ -318,6 +329,18 @@ asio::awaitable<void> ServedRun::openAll() {
   worker_->buildFirst([this] { return build(); });
 }
 
+std::optional<CohortRecords> ServedRun::cohortRecords() const {
+  if (!plan_.spec.cohort.exists() || plan_.spec.cohort.needsAll()) return std::nullopt;
+  return CohortRecords{cohortKey(plan_.spec), owner().number() == 0, haveBegun(announced())};
+}
+
+// Without certificates, all members have the same identity.
+std::string ServedRun::recordsIdentity() const {
+  const RunRequest& request = owner().request();
+  const bool isFirstMembers = plan_.spec.cohort.exists() && request.hasCertificate;
+  return isFirstMembers ? plan_.spec.cohort.members.front() : request.identity;
+}
+
 asio::awaitable<void> ServedRun::openRecords() {
   const RunRequest& request = owner().request();
   const int asked = static_cast<int>(std::min(request.spec.serverThreads, 1024u));
@@ -325,9 +348,17 @@ asio::awaitable<void> ServedRun::openRecords() {
       chooseThreads(usableCores(), asked, resources_.settings.threads, request.clientIsLocal);
   if (!isTrial_) {
     const std::string spec = digestOf(request.spec);
-    stored_ = co_await resources_.store.open(
-        request.identity, request.hello, commits_, spec, request.session, threads_.threads,
-        namesWeights() ? maxWeightsBytes(plan_) : 0, samplesDiskBytes(plan_));
+    const std::string identity = recordsIdentity();
+    const StoreRequest wanted{.identity = identity,
+                              .hello = request.hello,
+                              .cohort = cohortRecords(),
+                              .commits = commits_,
+                              .spec = spec,
+                              .session = request.session,
+                              .threads = threads_.threads,
+                              .maxWeightsBytes = namesWeights() ? maxWeightsBytes(plan_) : 0,
+                              .samplesBytes = samplesDiskBytes(plan_)};
+    stored_ = co_await resources_.store.open(wanted);
     owner().stored(stored_.connection);
     const std::string& unconfined = resources_.settings.unconfined;
     if (!unconfined.empty()) stored_.log->warn("{}", unconfinedText(unconfined));
@@ -343,19 +374,21 @@ void ServedRun::openLinks() {
   if (plan_.samplesOnDisk) options.samplesFolder = stored_.files->folder();
   options.levels = std::make_shared<CodecLevels>();  // shared with the edges
   options.helper = resources_.helper;
-  // The state crosses the first member's link once, and that of each member that joins.
+  // The state crosses the link of the first member that has it, and that of each that joins.
   const std::size_t joining = gathering_.joining.size();
   const std::size_t stateBytes = joining == 0 ? 0 : hello().member().state_bytes();
+  std::size_t sender = 0;
+  while (isJoining(*seats_[sender])) ++sender;
   options.account = account_ = std::make_shared<MemoryAccount>(transitBytes(plan_) * seats_.size() +
                                                                stateBytes * (joining + 1));
   options.codecQueue = codecQueue_ = resources_.codecs.open();
   trace_ = options.trace;
-  parts_ = std::make_shared<std::vector<std::atomic<std::uint64_t>>>(seats_.size());
+  lateness_ = std::make_shared<Lateness>(seats_.size());
   saved_ = std::make_shared<SavedByAll>(
       engineOptions(plan_).sumsMembers ? presentNames() : std::vector<std::string>());
   const auto joiners = std::make_shared<std::vector<std::weak_ptr<TensorLink>>>();
   const auto deliverFrom = [this, joiners](std::size_t peer) {
-    return [mailbox = mailbox_, replicas = replicas_, saved = saved_, parts = parts_, joiners,
+    return [mailbox = mailbox_, replicas = replicas_, saved = saved_, lateness = lateness_, joiners,
             peer](Message message) {
       const auto* blob = std::get_if<Blob>(&message);
       if (blob != nullptr && blob->flow == kStateClient) {
@@ -364,7 +397,7 @@ void ServedRun::openLinks() {
         }
         return;
       }
-      if (blob != nullptr && blob->flow == kPartsClient) ++(*parts)[peer];
+      if (blob != nullptr && blob->flow == kPartsClient) lateness->sent(peer);
       if (replicas && std::holds_alternative<TensorMessage>(message)) replicas->join();
       if (const auto* part = std::get_if<Saved>(&message)) {
         return saved->savedByMember(peer, *part);
@@ -383,7 +416,7 @@ void ServedRun::openLinks() {
   edges_.start(options, pool, deliverFrom(0), record);
   for (std::size_t s = 0; s < seats_.size(); ++s) {
     Seat& seat = *seats_[s];
-    options.stateBytes = s == 0 ? stateBytes : 0;
+    options.stateBytes = s == sender ? stateBytes : 0;
     seat.open(
         std::make_shared<TensorLink>(options, pool, resources_.io,
                                      TensorLink::Callbacks{deliverFrom(s), record, seat.failed()}));
@@ -557,11 +590,8 @@ wire::HelloOk ServedRun::helloOk(const Seat& seat) const {
     ok.set_replica_group(sha256Of(fmt::format("{}", fmt::join(resources_.replicas->hosts, "\n"))));
   }
   if (plan_.joint) toWire(plan_.joint->roster(), *ok.mutable_cohort());
-  // Without a checkpoint, the first member says why the run cannot continue.
-  if (!stored_.available.empty()) {
-    ok.mutable_joining()->Assign(gathering_.joining.begin(), gathering_.joining.end());
-  }
-  for (const std::uint64_t step : stored_.available) ok.add_available(step);
+  ok.mutable_joining()->Assign(gathering_.joining.begin(), gathering_.joining.end());
+  for (const wire::Commit& each : stored_.available) ok.add_available(each.step());
   ok.set_recorded_step(stored_.recordedStep);
   ok.set_exact(stored_.isExact);
   ok.set_checkpoints(stored_.checkpoints != nullptr);
@@ -645,14 +675,17 @@ std::vector<std::string> ServedRun::waitsFor() const {
     for (const std::string& name : missing()) names.push_back(printable(name));
     return names;
   }
-  std::uint64_t most = 0;
-  for (const auto& parts : *parts_) most = std::max<std::uint64_t>(most, parts);
   for (std::size_t s = 0; s < seats_.size(); ++s) {
-    if (seats_[s]->isParked() || (*parts_)[s] < most) {
+    if (seats_[s]->isParked() || lateness_->isAwaited(s)) {
       names.push_back(printable(nameOf(*seats_[s])));
     }
   }
   return names;
+}
+
+std::size_t ServedRun::positionOf(const Seat& seat) const {
+  const auto isSeat = [&](const auto& each) { return each.get() == &seat; };
+  return static_cast<std::size_t>(std::ranges::find_if(seats_, isSeat) - seats_.begin());
 }
 
 void ServedRun::describe(const Seat& seat, SessionStatus& status) const {
@@ -661,6 +694,12 @@ void ServedRun::describe(const Seat& seat, SessionStatus& status) const {
     status.member = printable(nameOf(seat));
     status.samples = seat.request().hello.member().train_samples();
     status.waitsFor = waitsFor();
+    if (seat.link()) {
+      const LinkTotals totals = seat.link()->totals();
+      status.bytesUp = totals.up();
+      status.bytesDown = totals.down();
+      status.lateSeconds = lateness_->seconds(positionOf(seat));
+    }
   }
   status.model = plan_.stage.model.name;
   status.pace = pace_.state();

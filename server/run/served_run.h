@@ -30,6 +30,7 @@
 #include "server/run/admission.h"
 #include "server/run/body_checkpoints.h"
 #include "server/run/latch.h"
+#include "server/run/lateness.h"
 #include "server/run/membership.h"
 #include "server/run/run_edges.h"
 #include "server/run/run_replicas.h"
@@ -61,8 +62,7 @@ class ServedRun {
             std::function<void(std::exception_ptr)> failed);
   ~ServedRun();
 
-  // The seat of the client that asked for the run, or of the first member: its identity owns the
-  // records.
+  // The seat of the client that asked for the run, or of the first member present, which decides.
   Seat& owner() const { return *seats_.front(); }
 
   // ---- Of a cohort, before open() ----
@@ -159,12 +159,15 @@ class ServedRun {
  private:
   boost::asio::awaitable<void> openAll();
   boost::asio::awaitable<void> openRecords();
+  std::optional<CohortRecords> cohortRecords() const;
+  std::string recordsIdentity() const;
   void gatherMembers();
   void joinMembers();
   const std::string& nameOf(const Seat& seat) const;
   std::vector<Announced> announced() const;
   std::vector<std::string> presentNames() const;
   std::vector<std::string> waitsFor() const;
+  std::size_t positionOf(const Seat& seat) const;
   void openLinks();
   void edgeFailed(const RunError& error);
   bool isOpen() const { return !seats_.empty() && owner().link() != nullptr; }
@@ -204,10 +207,12 @@ class ServedRun {
   std::vector<std::unique_ptr<Seat>> seats_;  // by number; never empty until the run is closed
   std::vector<std::unique_ptr<Seat>> unfit_;  // of members that cannot continue with the others
   const SteadyTime created_ = now();
-  Gathering gathering_;                // of a cohort, when the run is opened
-  bool isOpening_ = false;             // open() has been called
-  std::vector<const Seat*> left_;      // those that leave() was called for
-  std::vector<wire::Commit> commits_;  // that all clients can continue from; none before open()
+  Gathering gathering_;            // of a cohort, when the run is opened
+  bool isOpening_ = false;         // open() has been called
+  std::vector<const Seat*> left_;  // those that leave() was called for
+  // Before the records are open, those that the clients could continue from; then those that the
+  // server has too, newest first in a cohort.
+  std::vector<wire::Commit> commits_;
   ThreadCount threads_;
   StoredRun stored_;
   std::shared_ptr<RunRecord> record_;
@@ -223,8 +228,7 @@ class ServedRun {
   std::shared_ptr<RunReplicas> replicas_;  // null: the body has no replicas
   std::unique_ptr<Body> body_;
   std::shared_ptr<EngineWorker> worker_;
-  // How many parts of sums each seat's member has sent; null before open().
-  std::shared_ptr<std::vector<std::atomic<std::uint64_t>>> parts_;
+  std::shared_ptr<Lateness> lateness_;  // of the seats' members; null before open()
   ThroughputMeter pace_;
   UsageMeter usage_;
   std::uint64_t batches_ = 0;                   // device thread; counted only for trials

@@ -46,6 +46,9 @@ Json sessionJson(const SessionStatus& session) {
     json["cohort"] = session.cohort;
     json["member"] = session.member;
     json["samples"] = session.samples;
+    json["up_bytes"] = session.bytesUp;
+    json["down_bytes"] = session.bytesDown;
+    json["late_seconds"] = session.lateSeconds;
     json["waits_for"] = session.waitsFor;
   }
   json["model"] = session.model;

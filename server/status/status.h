@@ -28,7 +28,9 @@ struct SessionStatus {
   std::optional<Throughput> pace;
   // The cohort of the client, and its name there; empty: it is in none.
   std::string cohort, member;
-  std::uint32_t samples = 0;          // the member's training samples
+  std::uint32_t samples = 0;                 // the member's training samples
+  std::uint64_t bytesUp = 0, bytesDown = 0;  // of the member, since the run has begun or continued
+  double lateSeconds = 0;  // how long another member has waited for this one, in all steps
   std::vector<std::string> waitsFor;  // the members for which the whole cohort waits
 };
 

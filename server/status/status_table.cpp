@@ -135,7 +135,8 @@ std::string headOf(const Json& status) {
          "\n";
 }
 
-// "cohort lungs: north (100 samples), south (80 samples); waits for west", a line per cohort.
+// "cohort lungs: north (100 samples, 2 MB up, 1 MB down, late for 3 s); waits for west", a line per
+// cohort.
 std::string cohortsText(const Json& status) {
   struct Cohort {
     std::string members, waitsFor;
@@ -144,9 +145,11 @@ std::string cohortsText(const Json& status) {
   for (const Json& session : status.at("sessions")) {
     if (!session.contains("cohort")) continue;
     Cohort& cohort = cohorts[session.at("cohort").get<std::string>()];
-    cohort.members += fmt::format("{}{} ({})", cohort.members.empty() ? "" : ", ",
-                                  session.at("member").get<std::string>(),
-                                  countText(session.at("samples").get<std::size_t>(), "sample"));
+    cohort.members += fmt::format(
+        "{}{} ({}, {} up, {} down, late for {:.3g} s)", cohort.members.empty() ? "" : ", ",
+        session.at("member").get<std::string>(),
+        countText(session.at("samples").get<std::size_t>(), "sample"), bytesOf(session, "up_bytes"),
+        bytesOf(session, "down_bytes"), session.at("late_seconds").get<double>());
     const auto names = session.at("waits_for").get<std::vector<std::string>>();
     cohort.waitsFor = fmt::format("{}", fmt::join(names, ", "));
   }

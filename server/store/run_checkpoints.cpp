@@ -90,6 +90,14 @@ void RunCheckpoints::finish(bool keepsNewest) {
   });
 }
 
+void RunCheckpoints::forgetAfter(std::uint64_t step) {
+  std::vector<std::uint64_t> kept;
+  for (const CheckpointInfo& each : checkpoints_.store().list()) {
+    if (each.step <= step) kept.push_back(each.step);
+  }
+  disk_->giveBack(checkpoints_.store().removeExcept(kept));
+}
+
 Checkpoint RunCheckpoints::read(std::uint64_t step) {
   const auto all = checkpoints_.store().list();
   const auto found =

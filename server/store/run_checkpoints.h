@@ -52,6 +52,9 @@ class RunCheckpoints : public std::enable_shared_from_this<RunCheckpoints> {
   // Reads a checkpoint's file after checking its digest. Throws RunError "bad-checkpoint". Call it
   // before the first save().
   Checkpoint read(std::uint64_t step);
+  // Removes the checkpoints of later steps, which the run computes again. Call it before the first
+  // save().
+  void forgetAfter(std::uint64_t step);
   // The content of what read() returned, with its kept samples. Points into `checkpoint`. Throws
   // RunError "bad-checkpoint" or "run-unreadable". Call it before the first save().
   CheckpointContent contentOf(const Checkpoint& checkpoint) const {

@@ -22,6 +22,9 @@
 namespace cleave {
 namespace {
 
+constexpr const char* kCohorts = "/.cohorts";  // in the folder of an identity
+constexpr double kRecordsRetrySeconds = 2;
+
 // Makes and checks the folder at startup; otherwise clients would report the error, but the
 // operator would not notice it.
 const std::string& makeStore(const std::string& store) {
@@ -46,6 +49,13 @@ void makeServersFolder(const std::string& folder) {
   }
 }
 
+RunError noRecords() {
+  return RunError(ErrorKind::attempt, "no-checkpoint",
+                  "this server has no records of the cohort's run",
+                  "start the client of the first of cohort.members, in whose name the records are",
+                  kRecordsRetrySeconds);
+}
+
 // Without the run's last connection, another client could not be refused, so the run cannot
 // continue.
 RunError badConnections(const std::string& runId) {
@@ -54,6 +64,27 @@ RunError badConnections(const std::string& runId) {
                   "ask the server's operator for 'cleave-server runs remove " + runId +
                       "', then add --from-start to start over from step 0")
       .about("--resume");
+}
+
+// The file with the id of a cohort's run, in the folder of the identity that began it.
+std::string cohortFile(const std::string& store, const StoreRequest& request) {
+  return store + "/" + request.identity + kCohorts + "/" + request.cohort->key;
+}
+
+void keepRunId(const std::string& store, const StoreRequest& request) {
+  diskFiles().makeFolder(store + "/" + request.identity + kCohorts);
+  diskFiles().write(cohortFile(store, request), request.hello.run_id());
+}
+
+// The run whose records are wanted.
+std::string runIdOf(const std::string& store, const StoreRequest& request) {
+  const std::string& own = request.hello.run_id();
+  if (!request.cohort || !request.cohort->hasBegun) return own;
+  const auto stored = diskFiles().read(cohortFile(store, request));
+  if (!stored && request.cohort->isOwners) return own;
+  if (!stored) throw noRecords();
+  checkRunId(*stored);
+  return *stored;
 }
 
 LastConnection loadConnection(const CheckpointStore& store, const std::string& runId) {
@@ -118,28 +149,27 @@ void RunStore::whenWritten(std::function<void()> then) {
   });
 }
 
-boost::asio::awaitable<StoredRun> RunStore::open(const std::string& identity,
-                                                 const wire::Hello& hello,
-                                                 const std::vector<wire::Commit>& commits,
-                                                 const std::string& spec, std::uint64_t session,
-                                                 int threads, std::uint64_t maxWeightsBytes,
-                                                 std::size_t samplesBytes) {
+boost::asio::awaitable<StoredRun> RunStore::open(const StoreRequest& request) {
+  const std::string& identity = request.identity;
+  const wire::Hello& hello = request.hello;
   StoredRun run;
   run.disk =
       disk_.open(identity, access_.of(identity).diskBytes.value_or(settings_.share.diskBytes));
-  if (samplesBytes > 0) {
-    run.samplesSpace = std::make_shared<const UnnamedSpace>(run.disk, samplesBytes);
+  if (request.samplesBytes > 0) {
+    run.samplesSpace = std::make_shared<const UnnamedSpace>(run.disk, request.samplesBytes);
   }
-  const std::string folder = folderOf(identity, hello.run_id());
   // JSON is also valid YAML.
   const std::string specText = "run_spec: " + toJson(runSpecFromWire(hello.run_spec())).dump();
   const auto onDisk = [&] {
+    const std::string runId = runIdOf(settings_.store, request);
+    const std::string folder = folderOf(identity, runId);
     CheckpointStore store(diskFiles(), folder);
-    const LastConnection last = loadConnection(store, hello.run_id());
+    const LastConnection last = loadConnection(store, runId);
     const bool isNew = last.generation == 0;
     if (isNew) {
+      if (request.cohort && !request.cohort->isOwners) throw noRecords();
       makeServersFolder(folder);
-    } else if (!hello.take_over()) {
+    } else if (!request.cohort && !hello.take_over()) {
       checkContinues(hello, last);
     }
     run.lock = lockRunFolder(folder);
@@ -148,28 +178,29 @@ boost::asio::awaitable<StoredRun> RunStore::open(const std::string& identity,
     run.connection = saveConnection(store, hello, last);
     if (isNew) {
       run.disk->take(DiskShare::kRunBytes);
-      writeRunDescription(folder, settings_.resolved + specText + "\n", threads,
+      writeRunDescription(folder, settings_.resolved + specText + "\n", request.threads,
                           compute_.description());
     }
+    if (request.cohort && !request.cohort->hasBegun) keepRunId(settings_.store, request);
     run.disk->giveBack(store.removeIncomplete());
     if (!isNew) run.recordedStep = recordedStep(folder);
     run.log = fileLog(folder + "/log.txt");
     run.files = std::make_shared<RunFiles>(
-        recorder_, folder, RunIdentity{hello.run_id(), session, run.connection.generation},
+        recorder_, folder, RunIdentity{runId, request.session, run.connection.generation},
         std::vector<std::string>{}, settings_.rotateBytes, run.disk, !isNew);
-    run.weights = weightsOf(identity, hello.weights_sha256(), maxWeightsBytes, run);
+    run.weights = weightsOf(identity, hello.weights_sha256(), request.maxWeightsBytes, run);
     if (!settings_.allowCheckpoints) return;
-    const std::string fingerprint = fingerprintOf(threads, compute_.description());
+    const std::string fingerprint = fingerprintOf(request.threads, compute_.description());
     // Checks all of them: with several servers, the newest one may be damaged on another server.
-    for (const wire::Commit& commit : commits) {
+    for (const wire::Commit& commit : request.commits) {
       const auto found = store.find(commit.step(), commit.sha256());
       if (!found) continue;
-      run.available.push_back(commit.step());
+      run.available.push_back(commit);
       run.isExact = run.isExact && found->fingerprint == fingerprint;
     }
     run.checkpoints =
-        std::make_shared<RunCheckpoints>(std::move(store), run.disk, spec, fingerprint, recorder_,
-                                         run.files, checkpoints_.get_executor());
+        std::make_shared<RunCheckpoints>(std::move(store), run.disk, request.spec, fingerprint,
+                                         recorder_, run.files, checkpoints_.get_executor());
   };
   const auto toThread = [this](auto task) { boost::asio::post(folders_, std::move(task)); };
   co_await runThrough(io_, toThread, onDisk);

@@ -11,6 +11,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -41,14 +42,37 @@ struct StoredRun {
   std::shared_ptr<DiskShare> disk;
   std::shared_ptr<const UnnamedSpace> samplesSpace;  // for kept samples; null: they are in memory
   std::shared_ptr<RunCheckpoints> checkpoints;       // null if the server makes none
-  // The steps of the run's commits whose checkpoints are present and undamaged.
-  std::vector<std::uint64_t> available;
+  // Those of the run's commits whose checkpoints are present and undamaged.
+  std::vector<wire::Commit> available;
   LastConnection connection;       // that of the Hello; its generation may be higher
   std::uint64_t recordedStep = 0;  // last training step of the run's earlier connections; 0: none
   // Null: initial weights are neither loaded from the store nor kept in it.
   std::shared_ptr<RunWeights> weights;
   OpenFile lock;        // lock of the run's folder
   bool isExact = true;  // whether the checkpoint's fingerprint equals this server's
+};
+
+// The records of a cohort that may go on without some members belong to the first of all its
+// members, who began the run, and are used by whoever continues it.
+struct CohortRecords {
+  std::string key;        // identifies the cohort, and the part of its run that is computed here
+  bool isOwners = false;  // whether that member asks for them
+  bool hasBegun = false;  // whether a member that is present has taken part before
+};
+
+// Whose records a run has, and what it needs. The references must outlive the call.
+struct StoreRequest {
+  const std::string& identity;
+  const wire::Hello& hello;                  // in a cohort, that of the first member present
+  std::optional<CohortRecords> cohort;       // nullopt: the records are the client's own
+  const std::vector<wire::Commit>& commits;  // of the checkpoints that it may continue from
+  const std::string& spec;                   // digestOf() its run spec
+  std::uint64_t session = 0;
+  int threads = 0;
+  // Maximum size of the run's initial weights; 0: it does not use the store of weights.
+  std::uint64_t maxWeightsBytes = 0;
+  // Disk space for kept samples, taken from the identity's share; may be 0.
+  std::size_t samplesBytes = 0;
 };
 
 // io thread, except the constructor.
@@ -60,18 +84,11 @@ class RunStore {
            std::shared_ptr<Metrics> metrics, boost::asio::any_io_executor io);
 
   // Creates the folder of the requested run, with its description, its log and its CSV files, or
-  // continues those of an earlier connection. `commits`: the checkpoints that it may continue from.
-  // `spec`: digestOf() its run spec. `maxWeightsBytes`:
-  // maximum size of the run's initial weights; 0: the run does not use the store of weights.
-  // `samplesBytes`: disk space for kept samples, taken from the identity's share; may be 0. The
-  // disk is used on the store's thread. Throws UsageError "run-exists", RunError
-  // "stale-generation", and RunError if there is no room or nothing can be written. The arguments
+  // continues those of an earlier connection. The disk is used on the store's thread. Throws
+  // UsageError "run-exists", RunError "stale-generation", "no-checkpoint" if there are no records
+  // of the cohort's run, and RunError if there is no room or nothing can be written. The request
   // must outlive the call.
-  boost::asio::awaitable<StoredRun> open(const std::string& identity, const wire::Hello& hello,
-                                         const std::vector<wire::Commit>& commits,
-                                         const std::string& spec, std::uint64_t session,
-                                         int threads, std::uint64_t maxWeightsBytes,
-                                         std::size_t samplesBytes);
+  boost::asio::awaitable<StoredRun> open(const StoreRequest& request);
   // Stores the connection that continues a run in memory, and returns it. The arguments must
   // outlive the call. Throws RunError "stale-generation".
   boost::asio::awaitable<LastConnection> storeConnection(const std::string& identity,

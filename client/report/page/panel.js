@@ -112,7 +112,7 @@ class Panel {
     this.log = Boolean(spec.log);
     this.selected = null;    // the row that the keyboard has selected
     this.valueRange = null;  // null: automatic
-    this.marks = [];         // vertical lines: [{x, isSolid, index of the colour, or null}]
+    this.marks = [];         // vertical lines: [{x, isSolid, text, index of the colour, or null}]
     this.legend = element('p', { class: 'legend', 'aria-hidden': 'true' });
     this.canvas = element('div', { class: 'chart', role: 'img', tabindex: '0',
                                    'aria-label': spec.title + ' (arrow keys: values; plus and minus: zoom; Escape: reset)' });
@@ -286,8 +286,11 @@ class Panel {
   drawMarks(context, area, graph) {
     context.save();
     context.lineWidth = 1;
+    context.font = '11px sans-serif';
+    context.textBaseline = 'top';
     const [from, to] = graph.xAxisRange();
-    for (const { x, isSolid, index } of this.marks) {
+    const labels = [];  // of several members' runs, which have nearly the same marks, one is drawn
+    for (const { x, isSolid, index, text } of this.marks) {
       if (x < from || x > to) continue;
       const at = Math.round(graph.toDomXCoord(x)) + 0.5;
       context.strokeStyle = index === null ? getComputedStyle(document.body).getPropertyValue('--hair').trim() : colour(index);
@@ -296,6 +299,13 @@ class Panel {
       context.moveTo(at, area.y);
       context.lineTo(at, area.y + area.h);
       context.stroke();
+      const width = context.measureText(text).width;
+      const isClear = labels.every((label) => at > label.to || at + width < label.from);
+      if (!text || !isClear) continue;
+      const left = Math.min(at + 3, area.x + area.w - width);
+      context.fillStyle = getComputedStyle(document.body).getPropertyValue('--muted').trim();
+      context.fillText(text, left, area.y + 2);
+      labels.push({ from: at, to: left + width });
     }
     context.restore();
   }

@@ -73,9 +73,18 @@ function evaluationPoints(run, figure, axis) {
   });
 }
 
-// The resumes and reconnects of a run, each at its position on the axis.
+// The resumes and reconnects of a run, each at its position on the axis. The last resume from a step names the members of the
+// cohort that did not take part from then on, or did so again.
 function interruptionMarks(run, axis) {
-  return run.interruptions.map((one) => ({ x: one[axis], isSolid: one.kind === 'resume' }));
+  const marks = run.interruptions.map((one) => ({ x: one[axis], isSolid: one.kind === 'resume', step: one.step, text: '' }));
+  const { members, attendance } = run.cohort || { attendance: [] };
+  attendance.slice(1).forEach(({ first_step: step, present }, k) => {
+    const mark = marks.findLast((one) => one.isSolid && one.step === step - 1);
+    const change = (from, to, sign) => from.filter((m) => !to.includes(m)).map((m) => sign + members[m].name);
+    const before = attendance[k].present;
+    if (mark) mark.text = [...change(before, present, '\u2212'), ...change(present, before, '+')].join(' ');
+  });
+  return marks;
 }
 
 // The spans of an axis that a line must not cross: pauses before a resume, or on the axis of steps the

@@ -125,7 +125,8 @@ function interruptionCard(run) {
   const h = run.headline;
   const offline = h.offline_seconds ? ' (' + units.seconds.text(h.offline_seconds) + ' without a connection)' : '';
   const text = countText(h.resumes, 'resume') + ' (' + countText(h.steps_redone, 'step') + ' redone), ' + countText(h.reconnects, 'reconnect') +
-    offline + '. Vertical lines in the charts show where: solid for a resume, dashed for a reconnect.';
+    offline + '. Vertical lines in the charts show where: solid for a resume, dashed for a reconnect.' +
+    (run.cohort && run.cohort.attendance.length > 1 ? ' \u2212 and + name the members that left and joined.' : '');
   return [element('div', { class: 'card words', id: 'interruptions' }, element('h3', {}, 'Interruptions'), element('p', {}, text))];
 }
 

@@ -276,26 +276,27 @@ const Arguments kLeaving = {"--set", "cohort.min_members=2",
                             "--set", "train.epochs=3",
                             "--set", "codec=none"};
 
-// The members a and b, and c, which is killed at this place.
+// The members but this one, which is killed at this place.
 std::map<std::string, Process> startWithout(const TemporaryFolder& folder, const TestServer& server,
-                                            const std::string& place, const Arguments& more) {
+                                            const std::string& lost, const std::string& place,
+                                            const Arguments& more) {
   std::map<std::string, Process> members;
   for (const std::string name : {"a", "b", "c"}) {
-    const Arguments within = name == "c" ? failingAt(place) : Arguments{};
+    const Arguments within = name == lost ? failingAt(place) : Arguments{};
     members.emplace(name, startMember(folder, server, name, more, within));
   }
-  REQUIRE(members.at("c").wait(kPatience));
-  members.erase("c");
+  REQUIRE(members.at(lost).wait(kPatience));
+  members.erase(lost);
   return members;
 }
 
-// Whether the model of a is that of one client with the samples of all, of each member for as long
-// as it took part.
+// Whether the model of the first member that is done is that of one client with the samples of all,
+// of each member for as long as it took part.
 bool isReplayed(const TemporaryFolder& folder) {
   const auto result =
       askJson({"verify", "--replay", folder.path("a"), folder.path("b"), folder.path("c")});
   CHECK(result.at("values") > 0);
-  CHECK(result.at("steps") == summaryOf(folder.path("a")).at("steps"));
+  CHECK(result.at("steps") == summaryOf(folder.path("b")).at("steps"));
   return result.at("equal") == true;
 }
 
@@ -304,22 +305,27 @@ TEST_CASE("a cohort goes on without a member that stays away, with the bits of a
   const Arguments norms = {
       "--set", "data.shape=[1, 16, 16]", "--set", "model={name: small_cnn, width: 4}",
       "--set", "train.staleness=1",      "--set", "train.optimizer={name: adam}"};
-  for (const auto& [place, more] :
-       std::map<std::string, Arguments>{{"committed:1:kill", dropout},
-                                        {"checkpoint-state:2:kill", norms},
-                                        {"commit:3:kill", dropout}}) {
-    CAPTURE(place);
-    const TemporaryFolder folder;
-    const TestServer server(folder);
-    const auto members = startWithout(folder, server, place, with(kLeaving, more));
-    checkDone(members);
-    checkSameModel(folder.path("a"), folder.path("b"));
-    const auto attendance = summaryOf(folder.path("a")).at("cohort").at("attendance");
-    REQUIRE(attendance.size() == 2);
-    CHECK(attendance.at(1).at("first_step").get<int>() % 3 == 1);
-    CHECK(attendance.at(1).at("present") == nlohmann::json::array({0, 1}));
-    CHECK_THAT(members.at("a").errors(), Contains("the cohort goes on without c"));
-    CHECK(isReplayed(folder));
+  // The first member has made the decisions until then.
+  for (const std::string lost : {"a", "c"}) {
+    for (const auto& [place, more] :
+         std::map<std::string, Arguments>{{"committed:1:kill", dropout},
+                                          {"checkpoint-state:2:kill", norms},
+                                          {"commit:3:kill", dropout}}) {
+      CAPTURE(lost, place);
+      const TemporaryFolder folder;
+      const TestServer server(folder);
+      const auto members = startWithout(folder, server, lost, place, with(kLeaving, more));
+      checkDone(members);
+      const std::string other = lost == "a" ? "c" : "a";
+      checkSameModel(folder.path("b"), folder.path(other));
+      const auto attendance = summaryOf(folder.path("b")).at("cohort").at("attendance");
+      REQUIRE(attendance.size() == 2);
+      CHECK(attendance.at(1).at("first_step").get<int>() % 3 == 1);
+      CHECK(attendance.at(1).at("present") ==
+            (lost == "a" ? nlohmann::json::array({1, 2}) : nlohmann::json::array({0, 1})));
+      CHECK_THAT(members.at("b").errors(), Contains("the cohort goes on without " + lost));
+      CHECK(isReplayed(folder));
+    }
   }
 }
 
@@ -329,7 +335,7 @@ TEST_CASE("codecs with state give the same bits each time that a cohort goes on 
   for (const TemporaryFolder* const folder : {&one, &two}) {
     RestartableServer server(*folder);
     const auto members =
-        startWithout(*folder, server.server(), "committed:2:kill", with(kLeaving, ofCodecs));
+        startWithout(*folder, server.server(), "c", "committed:2:kill", with(kLeaving, ofCodecs));
     if (folder == &two) {
       waitForText(members.at("a"), "goes on without c");
       server.kill();
@@ -350,17 +356,18 @@ std::uint64_t newestCommit(const std::string& run) {
                                                    : commits.at(0).at("step").get<std::uint64_t>();
 }
 
-// Starts c, by this function, when a and b have checkpoints that it lacks; b is stopped meanwhile,
-// so that the run does not end before.
+// Starts this member, by this function, when the two others have checkpoints that it lacks; b is
+// stopped meanwhile, so that the run does not end before.
 void addWhileInProgress(const TemporaryFolder& folder, std::map<std::string, Process>& members,
-                        const std::function<Process()>& start) {
-  while (std::min(newestCommit(folder.path("a")), newestCommit(folder.path("b"))) <= 3) {
+                        const std::string& added, const std::function<Process()>& start) {
+  const std::string other = added == "a" ? "c" : "a";
+  while (std::min(newestCommit(folder.path(other)), newestCommit(folder.path("b"))) <= 3) {
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }
   members.at("b").signal(SIGSTOP);
-  members.emplace("c", start());
-  waitForText(members.at("c"), "waiting for the next checkpoint of the cohort");
-  waitForText(members.at("a"), "c joins the cohort: making a checkpoint");
+  members.emplace(added, start());
+  waitForText(members.at(added), "waiting for the next checkpoint of the cohort");
+  waitForText(members.at(other), added + " joins the cohort: making a checkpoint");
   members.at("b").signal(SIGCONT);
 }
 
@@ -384,20 +391,24 @@ TEST_CASE("a member that comes back takes part from the next checkpoint on") {
       "--set", "train.staleness=1",      "--set", "train.optimizer={name: adam}",
       "--set", "train.ema=0.9"};
   const Arguments codecs(kSaving.end() - 2, kSaving.end());
-  for (const Arguments& more : {dropout, norms, codecs}) {
-    CAPTURE(more);
+  using Case = std::pair<std::string, Arguments>;
+  for (const auto& [lost, more] :
+       {Case("a", dropout), Case("c", dropout), Case("a", norms), Case("c", codecs)}) {
+    CAPTURE(lost, more);
     const TemporaryFolder folder;
     const TestServer server(folder);
     auto members =
-        startWithout(folder, server, "committed:1:kill", with(with(kLeaving, kLong), more));
-    waitForText(members.at("a"), "goes on without c");
-    addWhileInProgress(folder, members, [&] { return startResume(folder.path("c")); });
+        startWithout(folder, server, lost, "committed:1:kill", with(with(kLeaving, kLong), more));
+    waitForText(members.at("b"), "goes on without " + lost);
+    const auto comesBack = [&] { return startResume(folder.path(lost)); };
+    addWhileInProgress(folder, members, lost, comesBack);
     checkDone(members);
-    INFO(members.at("a").errors());
+    INFO(members.at("b").errors());
     for (const std::string name : {"b", "c"}) {
       checkSameModel(folder.path("a"), folder.path(name));
     }
-    checkAttendance(folder, {{0, 1, 2}, {0, 1}, {0, 1, 2}});
+    const nlohmann::json without = lost == "a" ? nlohmann::json{1, 2} : nlohmann::json{0, 1};
+    checkAttendance(folder, {{0, 1, 2}, without, {0, 1, 2}});
     if (more != codecs) CHECK(isReplayed(folder));
   }
 }
@@ -411,7 +422,7 @@ TEST_CASE("a run begins with some members, and a new one joins it") {
     members.emplace(name, startMember(folder, server, name, many));
   }
   waitForText(members.at("a"), "begins without c");
-  addWhileInProgress(folder, members, [&] { return startMember(folder, server, "c", many); });
+  addWhileInProgress(folder, members, "c", [&] { return startMember(folder, server, "c", many); });
   checkDone(members);
   for (const std::string name : {"b", "c"}) checkSameModel(folder.path("a"), folder.path(name));
   checkAttendance(folder, {{0, 1}, {0, 1, 2}});
@@ -419,29 +430,32 @@ TEST_CASE("a run begins with some members, and a new one joins it") {
 }
 
 TEST_CASE("a member that has lost its run folder joins again") {
-  const TemporaryFolder folder;
-  const TestServer server(folder);
-  const Arguments many = with(with(kLeaving, kLong), {"--set", "cohort.wait_seconds=600"});
-  auto members = startMembers(folder, server, many);
-  while (!fs::exists(folder.path("b/checkpoints/commits.json"))) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  for (const std::string lost : {"a", "c"}) {
+    CAPTURE(lost);
+    const TemporaryFolder folder;
+    const TestServer server(folder);
+    const Arguments many = with(with(kLeaving, kLong), {"--set", "cohort.wait_seconds=600"});
+    auto members = startMembers(folder, server, many);
+    while (!fs::exists(folder.path("b/checkpoints/commits.json"))) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    }
+    members.at(lost).signal(SIGKILL);
+    REQUIRE(members.at(lost).wait(kPatience));
+    members.erase(lost);
+    fs::remove_all(folder.path(lost));
+    members.emplace(lost, startMember(folder, server, lost, many));
+    checkDone(members);
+    for (const std::string name : {"b", "c"}) checkSameModel(folder.path("a"), folder.path(name));
+    checkAttendance(folder, {{0, 1, 2}});
+    CHECK(isReplayed(folder));
   }
-  members.at("c").signal(SIGKILL);
-  REQUIRE(members.at("c").wait(kPatience));
-  members.erase("c");
-  fs::remove_all(folder.path("c"));
-  members.emplace("c", startMember(folder, server, "c", many));
-  checkDone(members);
-  for (const std::string name : {"b", "c"}) checkSameModel(folder.path("a"), folder.path(name));
-  checkAttendance(folder, {{0, 1, 2}});
-  CHECK(isReplayed(folder));
 }
 
 TEST_CASE("a member that comes back with other data is refused, and the others go on") {
   const TemporaryFolder folder;
   const TestServer server(folder);
   const Arguments many = with(kLeaving, {"--set", "train.epochs=900"});
-  auto members = startWithout(folder, server, "committed:1:kill", many);
+  auto members = startWithout(folder, server, "c", "committed:1:kill", many);
   for (const auto& [name, member] : members) waitForText(member, "goes on without c");
   fs::remove_all(folder.path("c"));
   const Process c = startMember(folder, server, "c", with(many, {"--set", "data.train.size=33"}));

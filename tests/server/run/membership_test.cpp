@@ -22,9 +22,9 @@ struct Clinics {
   }
 
   // A member that has saved these steps, each after twice as many evaluation batches, and has
-  // committed the first of them.
+  // committed the first of them, with this digest.
   void connect(std::uint32_t number, const Steps& saved, const Steps& committed,
-               std::vector<Attendance> attendance = {{1, 0, kAll}}) {
+               std::vector<Attendance> attendance = {{1, 0, kAll}}, char digest = 's') {
     wire::Hello& hello = hellos.emplace_back();
     wire::Member& member = *hello.mutable_member();
     member.set_name(cohort.members[number]);
@@ -40,11 +40,21 @@ struct Clinics {
     for (const std::uint64_t step : committed) {
       wire::Commit& commit = *hello.add_committed();
       commit.set_step(step);
-      commit.set_sha256(std::string(32, 's'));
+      commit.set_sha256(std::string(32, digest));
     }
     members.push_back({number, &hello});
   }
   Gathering gathered() const { return gather(cohort, members); }
+  // With a server that has the checkpoints of these steps with this digest.
+  Gathering gathered(const Steps& steps, char digest) const {
+    std::vector<wire::Commit> available;
+    for (const std::uint64_t step : steps) {
+      wire::Commit& commit = available.emplace_back();
+      commit.set_step(step);
+      commit.set_sha256(std::string(32, digest));
+    }
+    return gather(cohort, members, &available);
+  }
 
   Cohort cohort;
   std::deque<wire::Hello> hellos;
@@ -116,7 +126,7 @@ TEST_CASE("a step that a member has saved in another attempt does not count") {
   CHECK(clinics.gathered().joining == std::vector<std::uint32_t>{2});
 }
 
-TEST_CASE("members cannot join a cohort that needs all, or without the state of the first one") {
+TEST_CASE("members cannot join a cohort that needs all, or without a state") {
   const auto refused = [](Clinics& clinics) { return errorCode([&] { clinics.gathered(); }); };
   Clinics all;  // are needed
   all.cohort.minMembers = 0;
@@ -126,12 +136,6 @@ TEST_CASE("members cannot join a cohort that needs all, or without the state of 
   CHECK(refused(all) == "other-member");
   all.cohort.minMembers = 2;
   CHECK(refused(all) == "");
-
-  Clinics first;
-  first.connect(0, {}, {});
-  first.connect(1, {6}, {6});
-  first.connect(2, {6}, {6});
-  CHECK(refused(first) == "other-member");
 
   Clinics damaged;  // the only checkpoint
   damaged.connect(0, {}, {6});
@@ -165,15 +169,30 @@ TEST_CASE("a member that has other data when it comes back is left out, if the o
   CHECK(errorCode([&] { clinics.gathered(); }) == "other-member");
 }
 
-TEST_CASE("commits that the first member has not saved do not count, whoever names them") {
-  const std::vector<Attendance> left = {{1, 0, kAll}, {4, 6, {0, 1}}};
+TEST_CASE("the first member joins with the state of another one") {
+  const std::vector<Attendance> left = {{1, 0, kAll}, {4, 6, {1, 2}}};
   Clinics clinics;
-  clinics.connect(0, {8, 7}, {8, 7}, left);
-  clinics.connect(1, {8, 7}, {8, 7}, left);
-  clinics.connect(2, {9, 6}, {9, 6});  // of another attempt
+  clinics.connect(0, {3}, {3});
+  clinics.connect(1, {6}, {6}, left);
+  clinics.connect(2, {6}, {6}, left);
   const Gathering gathering = clinics.gathered();
+  CHECK(gathering.joining == std::vector<std::uint32_t>{0});
+  CHECK(rosterFrom(gathering, 6, kAll).attendance ==
+        std::vector<Attendance>{left[0], left[1], {7, 12, kAll}});
+}
+
+TEST_CASE("commits of which the server lacks its part do not count, whoever names them") {
+  const std::vector<Attendance> left = {{1, 0, kAll}, {4, 6, {1, 2}}};
+  Clinics clinics;
+  clinics.connect(0, {9, 8, 6}, {9, 8, 6}, {{1, 0, kAll}}, 'a');  // of another attempt
+  clinics.connect(1, {8, 7}, {8, 7}, left);
+  clinics.connect(2, {8, 7}, {8, 7}, left);
+  CHECK(candidates(clinics.members).size() == 5);
+  const Gathering gathering = clinics.gathered({8, 7}, 's');
   CHECK(stepsOf(gathering) == Steps{8, 7});
-  CHECK(gathering.joining == std::vector<std::uint32_t>{2});
+  CHECK(gathering.joining == std::vector<std::uint32_t>{0});
+  CHECK(stepsOf(clinics.gathered({7}, 's')) == Steps{7});
+  CHECK(clinics.gathered({}, 's').commits.empty());
 }
 
 TEST_CASE("a member that was never there joins with its samples") {

@@ -185,12 +185,15 @@ TEST_CASE("a cohort has a line with its members, and those that it waits for") {
   };
   ServerStatus status;
   status.sessions = {sessionOf("north", 1200), sessionOf("south", 1)};
+  status.sessions[0].bytesUp = 2'000'000;
+  status.sessions[0].bytesDown = 1'000'000;
+  status.sessions[0].lateSeconds = 1.5;
   const auto json = nlohmann::ordered_json::parse(statusJson(status));
   CHECK(json.at("sessions").at(0).at("member") == "north");
   CHECK_THAT(
       statusTable(json, 0),
-      Contains(
-          "cohort lungs-2026: north (1200 samples), south (1 sample); waits for west, east\n"));
+      Contains("cohort lungs-2026: north (1200 samples, 2 MB up, 1 MB down, late for 1.5 s), "
+               "south (1 sample, 0 B up, 0 B down, late for 0 s); waits for west, east\n"));
 }
 
 TEST_CASE("a narrow terminal shows fewer columns but keeps the bottleneck") {
