@@ -683,7 +683,7 @@ std::vector<std::string> ServedRun::waitsFor() const {
   return names;
 }
 
-std::size_t ServedRun::positionOf(const Seat& seat) const {
+std::size_t ServedRun::placeOf(const Seat& seat) const {
   const auto isSeat = [&](const auto& each) { return each.get() == &seat; };
   return static_cast<std::size_t>(std::ranges::find_if(seats_, isSeat) - seats_.begin());
 }
@@ -698,7 +698,7 @@ void ServedRun::describe(const Seat& seat, SessionStatus& status) const {
       const LinkTotals totals = seat.link()->totals();
       status.bytesUp = totals.up();
       status.bytesDown = totals.down();
-      status.lateSeconds = lateness_->seconds(positionOf(seat));
+      status.lateSeconds = lateness_->seconds(placeOf(seat));
     }
   }
   status.model = plan_.stage.model.name;

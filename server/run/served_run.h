@@ -167,7 +167,7 @@ class ServedRun {
   std::vector<Announced> announced() const;
   std::vector<std::string> presentNames() const;
   std::vector<std::string> waitsFor() const;
-  std::size_t positionOf(const Seat& seat) const;
+  std::size_t placeOf(const Seat& seat) const;
   void openLinks();
   void edgeFailed(const RunError& error);
   bool isOpen() const { return !seats_.empty() && owner().link() != nullptr; }
