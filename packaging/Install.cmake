@@ -13,7 +13,7 @@ set_target_properties(${programs} PROPERTIES INSTALL_RPATH "$ORIGIN/../${librari
 install(TARGETS ${programs} RUNTIME_DEPENDENCY_SET cleave_needs RUNTIME DESTINATION bin COMPONENT programs)
 install(PROGRAMS scripts/with_torch.sh DESTINATION bin COMPONENT programs RENAME cleave-with-torch)
 install(DIRECTORY configs DESTINATION share/cleave COMPONENT programs)
-install(DIRECTORY packaging/kubernetes packaging/grafana packaging/prometheus DESTINATION share/cleave COMPONENT programs)
+install(DIRECTORY packaging/kubernetes packaging/slurm packaging/grafana packaging/prometheus DESTINATION share/cleave COMPONENT programs)
 install(FILES python/pyproject.toml DESTINATION share/cleave/python COMPONENT programs)
 install(DIRECTORY python/cleave_split DESTINATION share/cleave/python COMPONENT programs PATTERN "__pycache__" EXCLUDE)
 install(FILES README.md LICENSE THIRD_PARTY.md DESTINATION ${documents} COMPONENT programs)

@@ -37,7 +37,7 @@ packages=(
 )
 if [ "$withTests" = 1 ]; then
   packages+=(catch2 libbenchmark-dev clang-format codespell clang-tidy-16 clang-16 libclang-rt-16-dev faketime
-             prometheus chromium chromium-driver python3-selenium)
+             prometheus chromium chromium-driver python3-selenium slurmctld slurmd slurm-client munge)
 fi
 if [ "$containers" = 1 ]; then
   packages=(docker.io docker-compose iptables debootstrap dataset-fashion-mnist)

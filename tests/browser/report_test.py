@@ -238,6 +238,24 @@ class OneRun(Case):
             self.assertTrue(any(row.startswith(text) for row in compared), (text, compared))
         self.assertEqual(CHROME.complaints(), [])
 
+    def test_who_leaves_and_joins_a_cohort_is_marked(self):
+        run = self.run_folder()
+        run.train(40)
+        run.resume(30)
+        run.train(20)
+        run.resume(50)
+        run.train(40)
+        everybody, attendance = [0, 1, 2], []
+        for step, present in ((1, everybody), (31, [0, 1]), (51, everybody)):
+            attendance.append({"first_step": step, "evaluated": 0, "present": present})
+        cohort = {"id": "lungs", "members": ["north", "south", "west"], "train_samples": [3, 3, 3], "attendance": attendance, "member": "north"}
+        (run.folder / "cohort.json").write_text(json.dumps(cohort))
+        self.show(run.folder)
+        CHROME.run("document.getElementById('by-step').click()")
+        marks = "return cleaveReport.panels().find((one) => one.spec.id === 'loss').marks.map((one) => [one.x, one.text])"
+        self.assertEqual(CHROME.run(marks), [[30, "\u2212west"], [50, "+west"]])
+        self.assertIn("name the members", CHROME.text("#interruptions"))
+
     def test_changed_settings(self):
         self.show(self.run_folder("unchanged").whole(50).folder)
         self.assertIsNone(CHROME.run("return document.getElementById('changes')"))
