@@ -19,7 +19,7 @@ esac
 
 ./scripts/setup.sh
 cmake --preset release -DBUILD_TESTING=ON >/dev/null
-cmake --build --preset release --target cleave-server
+cmake --build --preset release --target cleave-client cleave-server
 environment=.deps/kubernetes
 packages="kubernetes-validate==1.37.0"
 if [ "$(cat "$environment/.complete" 2>/dev/null)" != "$packages" ]; then

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Checks packaging/kubernetes: each manifest against the schemas of Kubernetes, the manifests
-against each other, and the configuration with a cleave-server that serves with it. Needs the
-package kubernetes-validate: scripts/test_kubernetes.sh."""
+against each other, the configuration with a cleave-server that serves with it, and the command of
+the job of a cohort's member with such a server. Needs the package kubernetes-validate:
+scripts/test_kubernetes.sh."""
 import json
 import os
 import pathlib
@@ -21,6 +22,7 @@ MARGIN_SECONDS = 5  # the server exits within 1.5 s after limits.drain_seconds
 
 
 KUSTOMIZATION = yaml.safe_load((FOLDER / "kustomization.yaml").read_text())
+MEMBER = FOLDER / "member"
 SERVERS = 2
 
 
@@ -180,6 +182,98 @@ class Kubernetes(unittest.TestCase):
                         time.sleep(0.05)
                 finally:
                     watcher.terminate()
+
+
+class Member(unittest.TestCase):
+    """A member of a cohort."""
+
+    def setUp(self):
+        self.kustomization = yaml.safe_load((MEMBER / "kustomization.yaml").read_text())
+        texts = {name: (MEMBER / name).read_text() for name in self.kustomization["resources"]}
+        self.manifests = [(name, manifest) for name, text in texts.items() for manifest in yaml.safe_load_all(text)]
+        by_kind = {manifest["kind"]: manifest for _, manifest in self.manifests}
+        self.job, self.config = by_kind["Job"]["spec"], by_kind["ConfigMap"]["data"]
+        self.pod = self.job["template"]["spec"]
+        self.client = self.pod["containers"][0]
+
+    def test_manifests_fit_the_schemas_and_each_other(self):
+        for name, manifest in self.manifests:
+            with self.subTest(file=name, kind=manifest["kind"]):
+                kubernetes_validate.validate(manifest, kubernetes_validate.latest_version(), strict=True)
+        self.assertEqual(set(self.kustomization["resources"]) | {"kustomization.yaml"}, {file.name for file in MEMBER.glob("*.yaml")})
+        containers = self.pod["initContainers"] + self.pod["containers"]
+        self.assertEqual({image["name"] for image in self.kustomization["images"]}, {container["image"] for container in containers})
+        claims = {manifest["metadata"]["name"] for _, manifest in self.manifests if manifest["kind"] == "PersistentVolumeClaim"}
+        self.assertEqual({volume["persistentVolumeClaim"]["claimName"] for volume in self.pod["volumes"] if "persistentVolumeClaim" in volume}, claims)
+        volumes = {volume["name"] for volume in self.pod["volumes"]}
+        for container in containers:
+            self.assertLessEqual({mount["name"] for mount in container["volumeMounts"]}, volumes)
+            context = container["securityContext"]
+            self.assertTrue(context["readOnlyRootFilesystem"])
+            self.assertFalse(context["allowPrivilegeEscalation"])
+            self.assertEqual(context["capabilities"]["drop"], ["ALL"])
+        keys = {each["valueFrom"]["configMapKeyRef"]["key"] for each in self.client["env"]}
+        self.assertLessEqual(keys, self.config.keys())
+
+    def command(self, folder, name):
+        """The commands of the pod's containers, with a folder for each of its volumes."""
+        own = folder / name
+        own.mkdir(exist_ok=True)
+        for volume in ("certs", "runs"):
+            (own / volume).mkdir(exist_ok=True)
+        mounts = {"/secrets": folder / "certs/clients" / name, "/config": folder / "config", "/certs": own / "certs", "/runs": own / "runs"}
+
+        def replaced(word):
+            return re.sub(r"(?<![\w.])(/secrets|/config|/certs|/runs)\b", lambda found: str(mounts[found[0]]), word)
+
+        return [[replaced(word) for word in container["command"]] for container in (self.pod["initContainers"][0], self.client)]
+
+    def test_members_train_and_a_lost_pod_is_replaced(self):
+        programs = pathlib.Path(os.environ["PROGRAMS"])
+        config = yaml.safe_load(self.config["run.yaml"])
+        members = config["cohort"]["members"]
+        self.assertIn(self.config["member"], members)
+        # Instead of the images of the example, and a network that takes hours for them.
+        config["data"] = {"format": "synthetic", "shape": [1, 8, 8], "classes": 10, "train": {"size": 300}, "test": {"size": 60}}
+        config["model"] = {"name": "mlp"}
+        config["train"]["epochs"] = 60
+        config["checkpoint"] = {"every_steps": 20}
+        config["cohort"]["wait_seconds"] = 600
+        with tempfile.TemporaryDirectory() as name:
+            folder = pathlib.Path(name)
+            (folder / "config").mkdir()
+            (folder / "config/run.yaml").write_text(yaml.safe_dump(config))
+            certs = [programs / "cleave-server", "certs"]
+            subprocess.run([*certs, "init", "--folder", folder / "certs"], check=True, stdout=subprocess.DEVNULL)
+            for member in members:
+                subprocess.run([*certs, "client", member, "--folder", folder / "certs"], check=True, stdout=subprocess.DEVNULL)
+            settings = {"listen.port": 0, "tls.enabled": "true", "tls.folder": folder / "certs", "store": folder / "store", "device": "cpu"}
+            overrides = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
+            with subprocess.Popen([programs / "cleave-server", "serve", *overrides], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as server:
+                port = server.stdout.readline().strip().rpartition(":")[2]
+                environment = os.environ | {"PATH": f"{programs}:{os.environ['PATH']}", "SERVER": f"127.0.0.1:{port}"}
+
+                def start(member):
+                    certificates, client = self.command(folder, member)
+                    subprocess.run(certificates, check=True)
+                    return subprocess.Popen(client, env=environment | {"MEMBER": member}, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+
+                pods = {member: start(member) for member in members}
+                lost = members[-1]
+                commits = folder / lost / "runs/lungs/checkpoints/commits.json"
+                deadline = time.monotonic() + 120
+                while not commits.exists():
+                    self.assertLess(time.monotonic(), deadline)
+                    time.sleep(0.01)
+                pods[lost].kill()
+                pods[lost].communicate()
+                pods[lost] = start(lost)
+                for member, pod in pods.items():
+                    _, log = pod.communicate(timeout=300)
+                    self.assertEqual(pod.returncode, 0, f"{member}: {log}")
+                server.terminate()
+            attendance = json.loads((folder / members[0] / "runs/lungs/summary.json").read_text())["cohort"]["attendance"]
+            self.assertEqual([each["present"] for each in attendance], [[0, 1, 2]])
 
 
 if __name__ == "__main__":

@@ -24,12 +24,12 @@ ROBERTA = ("roberta", "[m.roberta.embeddings, m.roberta.encoder.layer.3]", 16)
 TEXT = "data.target=input_ids train.loss=next_token"
 # name: (model, cuts, samples of a micro-batch, settings)
 RUNS = {
-    "resnet18": ("resnet18", "[maxpool, layer4]", 32, ""),
+    "resnet18": ("resnet18", "[maxpool, layer4]", 64, ""),
     "mobilenet_v2": ("mobilenet_v2", "[features.0, features.18]", 16, ""),
     "efficientnet_b0": ("efficientnet_b0", "[features.0, features.8]", 16, ""),
     "densenet121": ("densenet121", "[features.pool0, features.norm5]", 16, ""),
     "convnext_tiny": ("convnext_tiny", "[features.0, features.7]", 16, ""),
-    "vit": ("vit", "[m.vit.embeddings, m.vit.layers.4]", 32, ""),
+    "vit": ("vit", "[m.vit.embeddings, m.vit.layers.4]", 64, ""),
     "lstm": ("lstm", "[embedding, recurrent]", 128, ""),
     "gpt2": ("gpt2", "[m.transformer.drop, m.transformer.h.5]", 8, TEXT),
     "llama": ("llama", "[m.model.embed_tokens, m.model.layers.3]", 16, TEXT),
@@ -37,7 +37,8 @@ RUNS = {
     "roberta, LoRA": (*ROBERTA, "lora"),
     "roberta, bf16": (*ROBERTA, "precision.client=bf16 precision.server=bf16"),
     "roberta, recompute": (*ROBERTA, "train.recompute=true"),
-    "roberta, staleness 1": (*ROBERTA, "train.staleness=1 train.schedule=priority"),
+    # With this latency, the server computes the activations of all micro-batches in flight before the first gradient arrives.
+    "roberta, staleness 1": (*ROBERTA, "train.staleness=1 train.schedule=priority link.latency=2s"),
 }  # fmt: skip
 
 EXPORT = """
