@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 #include <exception>
+#include <functional>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -118,17 +119,8 @@ class ServedStage {
         .about("model.file");
   }
 
-  // Whether weights or a state leave or enter as a whole.
-  static bool movesFile(const StageRequest& request) {
-    return request.kind() == StageRequest::EXPORT_WEIGHTS ||
-           request.kind() == StageRequest::EXPORT_GRADIENTS ||
-           request.kind() == StageRequest::IMPORT_WEIGHTS || request.kind() == StageRequest::SAVE ||
-           request.kind() == StageRequest::RESTORE;
-  }
-
   void perform(const StageRequest& request, StageReply& reply) {
-    // What the allocator keeps of the steps' memory counts, and the file needs that much.
-    if (movesFile(request)) releaseMemory();
+    if (request.kind() != StageRequest::TAKE) result_ = nullptr;
     switch (request.kind()) {
       case StageRequest::PUT:
         return put(request);
@@ -155,7 +147,7 @@ class ServedStage {
       case StageRequest::WRITE_SHARE: {
         std::vector<float> share(stage().shareSize());
         stage().writeShare(request.step(), share);
-        return result(bytesOf(share), reply);
+        return offer(bytesOf(share), reply);
       }
       case StageRequest::READ_SUM: {
         const std::vector<std::byte> sum = std::exchange(given_, {});
@@ -168,13 +160,13 @@ class ServedStage {
       case StageRequest::DIGEST:
         return reply.set_value(stage().weightsDigest());
       case StageRequest::EXPORT_WEIGHTS:
-        return result(stage().exportWeights(), reply);
+        return offer(stage().weightsFile(), reply);
       case StageRequest::EXPORT_GRADIENTS:
-        return result(stage().exportGradients(), reply);
+        return offer(stage().gradientsFile(), reply);
       case StageRequest::IMPORT_WEIGHTS:
         return stage().importWeights(std::exchange(given_, {}));
       case StageRequest::SAVE:
-        return result(stage().saveFile(), reply);
+        return offer(stage().stateFile(), reply);
       case StageRequest::RESTORE:
         return stage().restoreFile(std::exchange(given_, {}));
       default:
@@ -207,18 +199,27 @@ class ServedStage {
 
   void take(const StageRequest& request, StageReply& reply) {
     const std::span<std::byte> room = ends_.output.bytes().subspan(request.offset());
-    const std::size_t size = std::min<std::size_t>(request.bytes(), result_.size() - taken_);
-    std::memcpy(room.data(), result_.data() + taken_, size);
-    taken_ += size;
-    reply.set_bytes(size);
-    if (taken_ == result_.size()) result(std::vector<std::byte>(), reply);
+    const std::size_t size = result_ ? result_(room.first(request.bytes())) : 0;
+    left_ -= size;
+    if (left_ == 0) result_ = nullptr;
     reply.set_bytes(size);
   }
 
-  void result(std::vector<std::byte> bytes, StageReply& reply) {
-    result_ = std::move(bytes);
-    taken_ = 0;
-    reply.set_bytes(result_.size());
+  void offer(std::vector<std::byte> bytes, StageReply& reply) {
+    reply.set_bytes(left_ = bytes.size());
+    result_ = [bytes = std::move(bytes),
+               taken = std::size_t{0}](std::span<std::byte> into) mutable {
+      const std::size_t size = std::min(into.size(), bytes.size() - taken);
+      std::memcpy(into.data(), bytes.data() + taken, size);
+      taken += size;
+      return size;
+    };
+  }
+
+  void offer(TensorFile file, StageReply& reply) {
+    reply.set_bytes(left_ = file.size());
+    const auto shared = std::make_shared<TensorFile>(std::move(file));
+    result_ = [shared](std::span<std::byte> into) { return shared->read(into); };
   }
 
   // Tensors in the shared memory, which no operator writes to. The reply after their last use
@@ -251,9 +252,10 @@ class ServedStage {
   std::vector<std::uint64_t> released_;  // inputs, since the last reply; outlives the stage
   std::unique_ptr<BodyStage> stage_;
   bool isGraph_ = false;
-  std::vector<std::byte> given_;   // put in, for the next request
-  std::vector<std::byte> result_;  // of the last request, taken in pieces
-  std::size_t taken_ = 0;
+  std::vector<std::byte> given_;  // put in, for the next request
+  // Copies the next bytes of the last request's result, of which `left_` are left.
+  std::function<std::size_t(std::span<std::byte> into)> result_;
+  std::size_t left_ = 0;
 };
 
 }  // namespace

@@ -8,6 +8,7 @@ import os
 import pathlib
 import re
 import shutil
+import signal
 import subprocess
 import tempfile
 import time
@@ -228,6 +229,16 @@ class Member(unittest.TestCase):
 
         return [[replaced(word) for word in container["command"]] for container in (self.pod["initContainers"][0], self.client)]
 
+    def wait_for(self, is_true):
+        deadline = time.monotonic() + 120
+        while not is_true():
+            self.assertLess(time.monotonic(), deadline)
+            time.sleep(0.01)
+
+    @staticmethod
+    def attendance(file):
+        return [each["present"] for each in json.loads(file.read_text())["attendance"]]
+
     def test_members_train_and_a_lost_pod_is_replaced(self):
         programs = pathlib.Path(os.environ["PROGRAMS"])
         config = yaml.safe_load(self.config["run.yaml"])
@@ -236,9 +247,9 @@ class Member(unittest.TestCase):
         # Instead of the images of the example, and a network that takes hours for them.
         config["data"] = {"format": "synthetic", "shape": [1, 8, 8], "classes": 10, "train": {"size": 300}, "test": {"size": 60}}
         config["model"] = {"name": "mlp"}
-        config["train"]["epochs"] = 60
+        config["train"]["epochs"] = 200
         config["checkpoint"] = {"every_steps": 20}
-        config["cohort"]["wait_seconds"] = 600
+        config["cohort"]["wait_seconds"] = 1
         with tempfile.TemporaryDirectory() as name:
             folder = pathlib.Path(name)
             (folder / "config").mkdir()
@@ -259,21 +270,25 @@ class Member(unittest.TestCase):
                     return subprocess.Popen(client, env=environment | {"MEMBER": member}, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
 
                 pods = {member: start(member) for member in members}
-                lost = members[-1]
-                commits = folder / lost / "runs/lungs/checkpoints/commits.json"
-                deadline = time.monotonic() + 120
-                while not commits.exists():
-                    self.assertLess(time.monotonic(), deadline)
-                    time.sleep(0.01)
-                pods[lost].kill()
-                pods[lost].communicate()
-                pods[lost] = start(lost)
-                for member, pod in pods.items():
-                    _, log = pod.communicate(timeout=300)
-                    self.assertEqual(pod.returncode, 0, f"{member}: {log}")
-                server.terminate()
-            attendance = json.loads((folder / members[0] / "runs/lungs/summary.json").read_text())["cohort"]["attendance"]
-            self.assertEqual([each["present"] for each in attendance], [[0, 1, 2]])
+                try:
+                    lost, other = members[0], members[1]  # the first one has made the decisions
+                    self.wait_for((folder / lost / "runs/lungs/checkpoints/commits.json").exists)
+                    pods[lost].kill()
+                    pods[lost].communicate()
+                    cohort = folder / other / "runs/lungs/cohort.json"
+                    self.wait_for(lambda: [1, 2] in self.attendance(cohort))
+                    pods[other].send_signal(signal.SIGSTOP)  # so that the run does not end before
+                    pods[lost] = start(lost)
+                    log = folder / lost / "runs/lungs/log.txt"
+                    self.wait_for(lambda: "waiting for the next checkpoint of the cohort" in log.read_text())
+                    pods[other].send_signal(signal.SIGCONT)
+                    for member, pod in pods.items():
+                        _, log = pod.communicate(timeout=300)
+                        self.assertEqual(pod.returncode, 0, f"{member}: {log}")
+                finally:
+                    for process in (*pods.values(), server):
+                        process.terminate()
+            self.assertEqual(self.attendance(cohort), [[0, 1, 2], [1, 2], [0, 1, 2]])
 
 
 if __name__ == "__main__":

@@ -64,7 +64,8 @@ server/access         | common/config common/core common/files common/net common
 server/config         | common/config common/core common/files common/model common/net common/net/streams common/replicas common/resources common/run common/topology server/access | boost
 server/store          | common/checkpoint common/codec common/core common/device common/engine common/files common/link common/record common/resources common/run proto server/access server/config | boost
 server/status         | common/core common/engine common/files common/link common/net/streams common/program server/config | boost
-server/run            | common/cohort common/core common/device common/engine common/files common/link common/link/probe common/model/stage common/net common/net/streams common/replicas common/resources common/run common/topology proto server/access server/config server/status server/store stage | boost
+server/cohort         | common/core common/engine |
+server/run            | common/cohort common/core common/device common/engine common/files common/link common/link/probe common/model/stage common/net common/net/streams common/replicas common/resources common/run common/topology proto server/access server/cohort server/config server/status server/store stage | boost
 server/sessions       | common/core common/device common/files common/link common/link/probe common/net common/net/frames common/net/streams common/replicas common/resources common/run proto server/access server/config server/run server/status server/store | boost
 server/commands       | common/checkpoint common/core common/device common/files common/program common/run server/access server/config server/status server/store | CLI
 server                | common/core common/files common/http common/net/streams common/program common/run server/commands server/config server/sessions stage | CLI

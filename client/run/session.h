@@ -77,9 +77,9 @@ class ClientSession {
   // RunError.
   void resume(const EngineState& state, std::vector<TensorCodecs::SavedState> codecs);
   // In a cohort, instead of restoring the stage from its own checkpoint: waits for the state that
-  // the first member sends. Requires `stateBytes` in start(). Throws RunError.
+  // another member sends. Requires `stateBytes` in start(). Throws RunError.
   Blob waitForState();
-  // Sends the first member's state to those that join. Call before resume().
+  // Sends this member's state to those that join. Call before resume().
   void sendState(SharedBytes state);
   // Passes the codecs' states after the last step to `saved`, which is called in the codec queue.
   // `since`: see TensorCodecs::save(). Call between batches.

@@ -35,6 +35,8 @@ void BodyCheckpoints::take(const StepDecision& decision, Body& body) {
   saving_ = taken;
   taken_ = {taken, &taken->snapshot};
   taken_->keep = decision.keep;
+  // A member that has joined has not committed the checkpoint that all continue from.
+  if (taken_->keep.empty() && restored_) taken_->keep.push_back(*restored_);
   if (!stored_.checkpoints) return;
   failpoint("snapshot");
   const SteadyTime begin = now();
@@ -116,7 +118,7 @@ EngineState BodyCheckpoints::restore(const Resume& resume, Body& body, const Lin
   const Checkpoint checkpoint = stored_.checkpoints->read(resume.step);
   CheckpointContent content = stored_.checkpoints->contentOf(checkpoint);
   body.restoreFile(writeSafetensors(content.stage));
-  stored_.checkpoints->forgetAfter(resume.step);
+  restored_ = resume.step;
   restoreCodecs(std::move(content.codecs));
   record_.resumed(resume.step, content.notes, totals);
   return content.engine;

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -71,6 +72,7 @@ class BodyCheckpoints {
   const boost::asio::any_io_executor io_;
   std::shared_ptr<RunCheckpoints::Snapshot> taken_;  // not saved yet
   std::weak_ptr<Taken> saving_;                      // the last one, until it is saved
+  std::optional<std::uint64_t> restored_;            // the step that the run has continued from
   // Used by the thread that writes the run's checkpoints.
   const std::shared_ptr<FaultNotes> faults_ = std::make_shared<FaultNotes>();
 };

@@ -126,15 +126,16 @@ void checkSameData(const Roster& roster, const Announced& announced) {
 }
 
 bool haveBegun(const std::vector<Announced>& members) {
-  return std::ranges::any_of(members, [](const Announced& member) {
-    return member.hello->committed_size() > 0 || member.hello->member().saved_size() > 0;
-  });
+  return std::ranges::any_of(
+      members, [](const Announced& member) { return member.hello->committed_size() > 0; });
 }
 
-std::string cohortKey(const RunSpec& spec) {
-  const nlohmann::json key = {spec.cohort.id, spec.cohort.members, spec.cutNumber, spec.replica};
-  return hexOf(sha256Of(key.dump()));
+bool haveSaved(const std::vector<Announced>& members) {
+  return std::ranges::any_of(
+      members, [](const Announced& member) { return member.hello->member().saved_size() > 0; });
 }
+
+std::string cohortKey(const RunSpec& spec) { return hexOf(digestOf(spec)); }
 
 std::vector<wire::Commit> candidates(const std::vector<Announced>& members) {
   std::vector<wire::Commit> commits;

@@ -28,7 +28,7 @@ struct Announced {
   const wire::Hello* hello = nullptr;
 };
 
-// What identifies this server's part of the run of a cohort, in the name of a file.
+// What identifies the cohort, and this server's part of its run, in the name of a file.
 std::string cohortKey(const RunSpec& spec);
 
 // The checkpoints that the members have committed and of which they still have their own parts.
@@ -61,7 +61,9 @@ UsageError tooManyChanges();
 Roster rosterFrom(const Gathering& gathering, std::uint64_t step,
                   const std::vector<std::uint32_t>& present);
 
-// Whether a member has saved something of the run.
+// Whether a member has committed a checkpoint of the run.
 bool haveBegun(const std::vector<Announced>& members);
+// Whether a member has saved its part of a checkpoint, which another one may have committed.
+bool haveSaved(const std::vector<Announced>& members);
 
 }  // namespace cleave

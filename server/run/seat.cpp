@@ -49,8 +49,9 @@ void Seat::stored(const LastConnection& connection) {
 }
 
 asio::awaitable<void> Seat::storeConnection(const wire::Hello& hello) {
-  // In a cohort, the records may be used by others, so the connections are in memory only.
-  if (request_.spec.cohort.exists()) {
+  // The records of a cohort's run are not this member's, or others may use them too.
+  const Cohort& cohort = request_.spec.cohort;
+  if (cohort.exists() && (!cohort.needsAll() || &run_.owner() != this)) {
     checkContinues(hello, last_);
     last_ = connectionOf(hello);
     co_return;

@@ -79,6 +79,7 @@ ServedRun::ServedRun(const RunResources& resources, RunRequest request, RunPlan 
   const std::uint32_t number = memberNumber(request);
   seats_.push_back(std::make_unique<Seat>(*this, resources, number, std::move(request),
                                           std::move(ticket), std::move(failed)));
+  admitted_ = seats_.front().get();
   checkAnnounced(owner().request());
 }
 
@@ -165,7 +166,9 @@ bool ServedRun::goesOnWithout(const Seat& seat) const {
   const Cohort& cohort = plan_.spec.cohort;
   const std::vector<Announced> members = announced();
   if (&seat != &owner() || isOpening_) return false;
-  if (!haveBegun(members)) return seat.number() == 0 && members.size() >= cohort.neededToBegin();
+  if (!haveBegun(members)) {
+    return seat.number() == 0 && !haveSaved(members) && members.size() >= cohort.neededToBegin();
+  }
   if (cohort.needsAll() || members.size() < cohort.minMembers) return false;
   try {
     const Roster roster = gather(cohort, members).roster;
@@ -212,12 +215,12 @@ std::vector<std::string> ServedRun::presentNames() const {
 // those that cannot.
 void ServedRun::gatherMembers() {
   gathering_ = gather(plan_.spec.cohort, announced(), &stored_.available);
-  if (gathering_.commits.empty() && !commits_.empty() && !isComplete()) {
+  if (gathering_.commits.empty() && haveBegun(announced()) && !isComplete()) {
     throw RunError(
         ErrorKind::attempt, "no-checkpoint",
         fmt::format("the server has none of the checkpoints of {}; {} may have later ones",
                     fmt::join(presentNames(), ", "), fmt::join(missing(), ", ")),
-        "start the clients of the other members", kMemberRetrySeconds);
+        "start the clients of the other members", kRecordsRetrySeconds);
   }
   stored_.available = commits_ = gathering_.commits;
   for (const auto& [number, error] : gathering_.unfit) {
@@ -247,6 +250,11 @@ void ServedRun::joinMembers() {
 bool ServedRun::leave(Seat& seat, const std::string& reason) {
   const auto isSeat = [&](const auto& each) { return each.get() == &seat; };
   if (!isOpening_ && seats_.size() > 1) {
+    // Its ticket is that of the run: the others must be admitted again.
+    if (&seat == admitted_) {
+      endSeats(RunError(ErrorKind::attempt, "member-left", nameOf(seat) + " has left the cohort",
+                        "try again", kMemberRetrySeconds));
+    }
     std::erase_if(seats_, isSeat);
     return false;
   }
@@ -483,11 +491,16 @@ ActionTable ServedRun::build() {
   assert(!body_);
   setComputeThreads(threads_.threads);
   body_ = makeBody();
-  ActionTable table = bodyActions(
-      *body_, threads_.threads, mayFetchWeights(),
-      {[this](const StepDecision& decision) { checkpoints_->take(decision, *body_); },
-       [this](const Resume& resume) { return checkpoints_->restore(resume, *body_, totals()); }},
-      reduceFunction());
+  ActionTable table =
+      bodyActions(*body_, threads_.threads, mayFetchWeights(),
+                  {[this](const StepDecision& decision) { checkpoints_->take(decision, *body_); },
+                   [this](const Resume& resume) {
+                     EngineState state = checkpoints_->restore(resume, *body_, totals());
+                     // Those of later steps may be of members that do not take part any more.
+                     if (plan_.joint) stored_.checkpoints->forgetAfter(resume.step);
+                     return state;
+                   }},
+                  reduceFunction());
   if (auto* const remote = dynamic_cast<RemoteBody*>(body_.get())) remote->startActions(table);
   if (plan_.joint) {
     table[indexOf(ActionKind::sum)] = [values = hello().member().share_values(),

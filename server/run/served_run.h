@@ -27,15 +27,15 @@
 #include "common/run/action_tables.h"
 #include "common/run/plan.h"
 #include "proto/wire.pb.h"
+#include "server/cohort/lateness.h"
+#include "server/cohort/saved_by_all.h"
 #include "server/run/admission.h"
 #include "server/run/body_checkpoints.h"
 #include "server/run/latch.h"
-#include "server/run/lateness.h"
 #include "server/run/membership.h"
 #include "server/run/run_edges.h"
 #include "server/run/run_replicas.h"
 #include "server/run/run_resources.h"
-#include "server/run/saved_by_all.h"
 #include "server/run/seat.h"
 #include "server/status/status.h"
 #include "server/status/throughput_meter.h"
@@ -206,6 +206,7 @@ class ServedRun {
   const std::shared_ptr<spdlog::logger> serverLog_;
   std::vector<std::unique_ptr<Seat>> seats_;  // by number; never empty until the run is closed
   std::vector<std::unique_ptr<Seat>> unfit_;  // of members that cannot continue with the others
+  const Seat* admitted_ = nullptr;            // the first seat, with the ticket of the run
   const SteadyTime created_ = now();
   Gathering gathering_;            // of a cohort, when the run is opened
   bool isOpening_ = false;         // open() has been called

@@ -146,10 +146,10 @@ std::string cohortsText(const Json& status) {
     if (!session.contains("cohort")) continue;
     Cohort& cohort = cohorts[session.at("cohort").get<std::string>()];
     cohort.members += fmt::format(
-        "{}{} ({}, {} up, {} down, late for {:.3g} s)", cohort.members.empty() ? "" : ", ",
+        "{}{} ({}, {} up, {} down, late for {})", cohort.members.empty() ? "" : ", ",
         session.at("member").get<std::string>(),
         countText(session.at("samples").get<std::size_t>(), "sample"), bytesOf(session, "up_bytes"),
-        bytesOf(session, "down_bytes"), session.at("late_seconds").get<double>());
+        bytesOf(session, "down_bytes"), durationText(session.at("late_seconds").get<double>()));
     const auto names = session.at("waits_for").get<std::vector<std::string>>();
     cohort.waitsFor = fmt::format("{}", fmt::join(names, ", "));
   }

@@ -23,7 +23,6 @@ namespace cleave {
 namespace {
 
 constexpr const char* kCohorts = "/.cohorts";  // in the folder of an identity
-constexpr double kRecordsRetrySeconds = 2;
 
 // Makes and checks the folder at startup; otherwise clients would report the error, but the
 // operator would not notice it.
@@ -152,17 +151,19 @@ void RunStore::whenWritten(std::function<void()> then) {
 boost::asio::awaitable<StoredRun> RunStore::open(const StoreRequest& request) {
   const std::string& identity = request.identity;
   const wire::Hello& hello = request.hello;
+  const auto toThread = [this](auto task) { boost::asio::post(folders_, std::move(task)); };
+  std::string runId;
+  co_await runThrough(io_, toThread, [&] { runId = runIdOf(settings_.store, request); });
   StoredRun run;
   run.disk =
       disk_.open(identity, access_.of(identity).diskBytes.value_or(settings_.share.diskBytes));
   if (request.samplesBytes > 0) {
     run.samplesSpace = std::make_shared<const UnnamedSpace>(run.disk, request.samplesBytes);
   }
+  const std::string folder = folderOf(identity, runId);
   // JSON is also valid YAML.
   const std::string specText = "run_spec: " + toJson(runSpecFromWire(hello.run_spec())).dump();
   const auto onDisk = [&] {
-    const std::string runId = runIdOf(settings_.store, request);
-    const std::string folder = folderOf(identity, runId);
     CheckpointStore store(diskFiles(), folder);
     const LastConnection last = loadConnection(store, runId);
     const bool isNew = last.generation == 0;
@@ -202,7 +203,6 @@ boost::asio::awaitable<StoredRun> RunStore::open(const StoreRequest& request) {
         std::make_shared<RunCheckpoints>(std::move(store), run.disk, request.spec, fingerprint,
                                          recorder_, run.files, checkpoints_.get_executor());
   };
-  const auto toThread = [this](auto task) { boost::asio::post(folders_, std::move(task)); };
   co_await runThrough(io_, toThread, onDisk);
   run.files->observe(metrics_);
   co_return run;

@@ -52,6 +52,10 @@ struct StoredRun {
   bool isExact = true;  // whether the checkpoint's fingerprint equals this server's
 };
 
+// When the members of a cohort try again if the server lacks the records or the checkpoints that
+// they need: others may have later ones.
+inline constexpr double kRecordsRetrySeconds = 10;
+
 // The records of a cohort that may go on without some members belong to the first of all its
 // members, who began the run, and are used by whoever continues it.
 struct CohortRecords {

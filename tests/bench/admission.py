@@ -37,8 +37,7 @@ RUNS = {
     "roberta, LoRA": (*ROBERTA, "lora"),
     "roberta, bf16": (*ROBERTA, "precision.client=bf16 precision.server=bf16"),
     "roberta, recompute": (*ROBERTA, "train.recompute=true"),
-    # With this latency, the server computes the activations of all micro-batches in flight before the first gradient arrives.
-    "roberta, staleness 1": (*ROBERTA, "train.staleness=1 train.schedule=priority link.latency=2s"),
+    "roberta, staleness 1": (*ROBERTA, "train.staleness=1 train.schedule=priority"),
 }  # fmt: skip
 
 EXPORT = """
@@ -123,9 +122,13 @@ def run(name, folder):
     server = Server(f"{folder}/store", "limits.memory_mib=65536", "models.allow=[graph]")
     (stages,) = children(server.process.pid)
     known = set(children(stages))
+    # So late that the server computes the activations of all micro-batches in flight before the first gradient arrives.
+    link = subprocess.Popen([PROGRAMS / "cleave-link", "--target", server.address, "--latency", "1500ms"],
+                            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    address = "127.0.0.1:" + link.stdout.readline().rsplit(":", 1)[1].strip()
     more = [] if settings in ("", "lora") else settings.split()
     client = subprocess.Popen(
-        [PROGRAMS / "cleave-client", "train", "--config", ROOT / "configs/synthetic.yaml", "--server", server.address, "--run-dir", f"{folder}/run",
+        [PROGRAMS / "cleave-client", "train", "--config", ROOT / "configs/synthetic.yaml", "--server", address, "--run-dir", f"{folder}/run",
          f"--set=model={spec}", f"--set=data={{format: tensors, train: {{file: {paths[0]}}}, test: {{file: {paths[0]}}}}}", f"--set=train.batch={batch}",
          "--set=train.micro_batches=4", f"--set=eval.batch={batch}", "--set=train.epochs=4", "--set=checkpoint.every_steps=1", "--set=codec=none", "--set=train.schedule=gpipe",
          "--set=train.optimizer={name: adamw}", "--set=threads={client: 1, server: 2}", "--quiet",
@@ -136,6 +139,8 @@ def run(name, folder):
             if process not in known:
                 peaks.setdefault(process, Peak(process)).look()
         time.sleep(0.001)
+    link.terminate()
+    link.wait()
     server.end()
     if client.returncode != 0:
         raise SystemExit(f"admission.py: {name}: the run failed")

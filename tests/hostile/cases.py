@@ -723,7 +723,7 @@ for name in ("", "other", ESCAPES, "x" * 2000):
     hellos(f"a member '{name[:12]!r}' of a cohort of others", "not-a-member", **of_cohort(member(name)))
 hellos("a cohort without an announcement", "not-a-member", spec=w.run_spec(cohort=ALONE))
 for name, members in (("nobody", []), ("65 members", ["hostile", *map(str, range(64))]), ("a member twice", ["hostile", "hostile"]),
-                      ("a member without a name", ["hostile", ""])):  # fmt: skip
+                      ("a member without a name", ["hostile", ""]), ("a path", ["../../../tmp", "hostile"])):  # fmt: skip
     hellos(f"a cohort of {name}", {"bad-cohort", "bad-run-spec"}, **of_cohort(member(), members=members))
 hellos("members without a cohort", {"bad-cohort", "bad-run-spec"}, **of_cohort(member(), id=""))
 for batch in (0, w.SAMPLES + 1, 2**32 - 1):

@@ -86,17 +86,23 @@ class Cluster:
         configuration.write_text(SLURM.format(host=socket.gethostname().split(".")[0], folder=folder, ports=free_ports(2)))
         self.environment = {**os.environ, "SLURM_CONF": str(configuration), "PATH": f"{programs}:{os.environ['PATH']}"}
         munge = [f"--{name}={folder}/munge.{name.split('-')[0]}" for name in ("key-file", "pid-file", "log-file", "seed-file", "socket")]
-        self.start("munged", "--foreground", "--force", *munge)
-        wait_for("munged listens", (folder / "munge.socket").exists)
-        self.start("slurmctld", "-D")
-        self.start("slurmd", "-D")
-        wait_for("the node is idle", lambda: self.ask("sinfo", "--noheader", "--format=%T").strip() == "idle")
+        try:
+            self.start("munged", "--foreground", "--force", *munge)
+            wait_for("munged listens", (folder / "munge.socket").exists)
+            self.start("slurmctld", "-D")
+            self.start("slurmd", "-D")
+            wait_for("the node is idle", lambda: self.ask("sinfo", "--noheader", "--format=%T").strip() == "idle")
+        except BaseException:
+            self.stop()
+            raise
 
     def start(self, *command):
         with open(self.folder / f"{command[0]}.txt", "w") as log:
             self.daemons.append(subprocess.Popen(command, env=self.environment, stdout=log, stderr=log))
 
     def stop(self):
+        self.ask("scancel", "--user=root")
+        self.ask("scancel", "--user=root", "--signal=KILL", "--full")
         for daemon in reversed(self.daemons):
             daemon.send_signal(signal.SIGTERM)
             daemon.wait()
@@ -156,13 +162,30 @@ def check(cluster, programs):
     cluster.run("scancel", server)
     wait_for("the address is removed", lambda: not (work / "address").exists())
 
+    # A server that is cancelled lets its client make a checkpoint; the client's job waits for the next one.
+    run = work / "runs" / "two"
+    client = cluster.submit(SCRIPTS / "client.sbatch", "runs/two", "--config", "config.yaml", "--tls", "certs/clients/clinic-a")
+    server = cluster.submit(SCRIPTS / "server.sbatch", "--set", "device=cpu")
+    wait_for("the second run has begun", lambda: steps(run) > 60)
+    cluster.run("scancel", server)
+    wait_for("the address is removed", lambda: not (work / "address").exists())
+    server = cluster.submit(SCRIPTS / "server.sbatch", "--set", "device=cpu")
+    wait_for("the second run has ended", lambda: cluster.job(client)["JobState"] not in ("PENDING", "RUNNING", "COMPLETING"))
+    again = json.loads((run / "summary.json").read_text())
+    assert (again["resumes"], again["steps_redone"]) == (1, 0), again
+    cluster.run("scancel", server)
+    wait_for("the address is removed", lambda: not (work / "address").exists())
+
     # A wrong configuration ends the job.
-    client = cluster.submit(SCRIPTS / "client.sbatch", "runs/two", "--config", "none.yaml")
+    client = cluster.submit(SCRIPTS / "client.sbatch", "runs/three", "--config", "none.yaml")
     server = cluster.submit(SCRIPTS / "server.sbatch")
     wait_for("the client's job has failed", lambda: cluster.job(client)["JobState"] == "FAILED")
     assert cluster.job(client)["ExitCode"] == "2:0", cluster.job(client)["ExitCode"]
     cluster.run("scancel", server)
     wait_for("the server's job has ended", lambda: cluster.job(server)["JobState"] == "CANCELLED")
+    server = cluster.submit(SCRIPTS / "server.sbatch", "--set", "unknown=1")
+    wait_for("the server's job has failed", lambda: cluster.job(server)["JobState"] == "FAILED")
+    assert cluster.job(server)["ExitCode"] == "2:0", cluster.job(server)["ExitCode"]
     return summary["steps"]
 
 

@@ -289,7 +289,7 @@ class Panel {
     context.font = '11px sans-serif';
     context.textBaseline = 'top';
     const [from, to] = graph.xAxisRange();
-    const labels = [];  // of several members' runs, which have nearly the same marks, one is drawn
+    const labels = [];  // the runs of several members have nearly the same ones: those that overlap are drawn once
     for (const { x, isSolid, index, text } of this.marks) {
       if (x < from || x > to) continue;
       const at = Math.round(graph.toDomXCoord(x)) + 0.5;
@@ -300,12 +300,11 @@ class Panel {
       context.lineTo(at, area.y + area.h);
       context.stroke();
       const width = context.measureText(text).width;
-      const isClear = labels.every((label) => at > label.to || at + width < label.from);
-      if (!text || !isClear) continue;
       const left = Math.min(at + 3, area.x + area.w - width);
+      if (!text || labels.some((label) => left < label.to && left + width > label.from)) continue;
       context.fillStyle = getComputedStyle(document.body).getPropertyValue('--muted').trim();
       context.fillText(text, left, area.y + 2);
-      labels.push({ from: at, to: left + width });
+      labels.push({ from: left, to: left + width + 6 });
     }
     context.restore();
   }

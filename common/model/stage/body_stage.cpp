@@ -129,20 +129,24 @@ std::uint64_t BodyStage::weightsDigest() {
   return digestOfTrained(state_->part.set().parameters());
 }
 
-std::vector<std::byte> BodyStage::exportWeights() {
-  return toSafetensors(weightsOf(state_->part.evaluatedSet()));
+TensorFile BodyStage::weightsFile() const {
+  return TensorFile(weightsOf(state_->part.evaluatedSet()));
 }
 
-std::vector<std::byte> BodyStage::exportGradients() {
+TensorFile BodyStage::gradientsFile() {
   state_->part.collectGradients();
-  return toSafetensors(gradientsOf(state_->part.set()));
+  return TensorFile(gradientsOf(state_->part.set()));
 }
+
+std::vector<std::byte> BodyStage::exportWeights() { return weightsFile().readAll(); }
+
+std::vector<std::byte> BodyStage::exportGradients() { return gradientsFile().readAll(); }
 
 void BodyStage::importWeights(std::span<const std::byte> file) {
   state_->part.load(fromSafetensors(file, "weights/body"));
 }
 
-std::vector<std::byte> BodyStage::saveFile() { return toSafetensors(save()); }
+std::vector<std::byte> BodyStage::saveFile() { return stateFile().readAll(); }
 
 void BodyStage::restoreFile(std::span<const std::byte> file) {
   restore(fromSafetensors(file, "the checkpoint"));

@@ -77,6 +77,28 @@ struct BatchMetrics {
 // The values of ScoreSpec::names(); nullopt for a metric without counted samples.
 std::vector<std::optional<double>> metricValues(const ScoreSpec& spec, const BatchMetrics& metrics);
 
+// A safetensors file of tensors, of which only a part exists at a time.
+class TensorFile {
+ public:
+  // The tensors must not change while this exists.
+  explicit TensorFile(std::vector<NamedTensor> tensors);
+  TensorFile(TensorFile&&) = default;
+  TensorFile& operator=(TensorFile&&) = default;
+  std::size_t size() const { return size_; }
+  // Copies the file's next bytes. Returns how many; 0: none is left.
+  std::size_t read(std::span<std::byte> into);
+  // The bytes that are left.
+  std::vector<std::byte> readAll();
+
+ private:
+  std::vector<NamedTensor> tensors_;
+  std::vector<std::byte> header_;
+  std::size_t size_ = 0;
+  std::size_t next_ = 0;             // of tensors_, after the one that is being read
+  at::Tensor current_;               // contiguous, on the CPU
+  std::span<const std::byte> rest_;  // of the header or the current tensor
+};
+
 // The body: blocks [cut0, cut1), on the server.
 class BodyStage : public Body {
  public:
@@ -98,6 +120,11 @@ class BodyStage : public Body {
   void importWeights(std::span<const std::byte> file) override;
   std::vector<std::byte> saveFile() override;
   void restoreFile(std::span<const std::byte> file) override;
+
+  // The files that exportWeights(), exportGradients() and saveFile() return.
+  TensorFile weightsFile() const;
+  TensorFile gradientsFile();
+  TensorFile stateFile() const { return TensorFile(save()); }
 
   // All state that the stage keeps between steps: parameters and buffers under their names, the
   // optimizer's state (Optimizer::state()) and, with staleness, the older versions of the trained

@@ -73,17 +73,46 @@ std::vector<NamedTensor> gradientsOf(const ParameterSet& set) {
   return gradients;
 }
 
-std::vector<std::byte> toSafetensors(const std::vector<NamedTensor>& tensors) {
-  std::vector<at::Tensor> contiguous;  // keeps alive the memory that the entries point to
+TensorFile::TensorFile(std::vector<NamedTensor> tensors) : tensors_(std::move(tensors)) {
   std::vector<SafetensorsEntry> entries;
-  for (const NamedTensor& named : tensors) {
-    const at::Tensor& tensor = contiguous.emplace_back(named.tensor.cpu().contiguous());
+  for (const NamedTensor& named : tensors_) {
+    const at::Tensor& tensor = named.tensor;
     entries.push_back({named.name,
                        dtypeName(tensor.scalar_type()),
                        tensor.sizes().vec(),
-                       {static_cast<const std::byte*>(tensor.const_data_ptr()), tensor.nbytes()}});
+                       {static_cast<const std::byte*>(nullptr), tensor.nbytes()}});
+    size_ += tensor.nbytes();
   }
-  return writeSafetensors(entries);
+  header_ = safetensorsHeader(entries);
+  size_ += header_.size();
+  rest_ = header_;
+}
+
+std::size_t TensorFile::read(std::span<std::byte> into) {
+  std::size_t count = 0;
+  while (count < into.size()) {
+    if (rest_.empty()) {
+      if (next_ == tensors_.size()) break;
+      current_ = tensors_[next_++].tensor.cpu().contiguous();
+      rest_ = {static_cast<const std::byte*>(current_.const_data_ptr()), current_.nbytes()};
+      continue;
+    }
+    const std::size_t size = std::min(rest_.size(), into.size() - count);
+    std::memcpy(into.data() + count, rest_.data(), size);
+    rest_ = rest_.subspan(size);
+    count += size;
+  }
+  return count;
+}
+
+std::vector<std::byte> TensorFile::readAll() {
+  std::vector<std::byte> bytes(size_);
+  bytes.resize(read(bytes));
+  return bytes;
+}
+
+std::vector<std::byte> toSafetensors(const std::vector<NamedTensor>& tensors) {
+  return TensorFile(tensors).readAll();
 }
 
 std::vector<NamedTensor> fromSafetensors(std::span<const std::byte> file, const std::string& name) {

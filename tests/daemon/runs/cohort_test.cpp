@@ -413,6 +413,30 @@ TEST_CASE("a member that comes back takes part from the next checkpoint on") {
   }
 }
 
+TEST_CASE("a server that is killed while the first member joins still has a checkpoint of all") {
+  const TemporaryFolder folder;
+  RestartableServer server(folder);
+  auto members = startWithout(folder, server.server(), "a", "committed:1:kill",
+                              with(kLeaving, {"--set", "train.epochs=12"}));
+  while (newestCommit(folder.path("b")) <= newestCommit(folder.path("a"))) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  // The first member is the first to be back, so that it is there when the others continue.
+  for (auto& [name, member] : members) member.signal(SIGSTOP);
+  server.kill();
+  server.start(failingAt("checkpoint-state:1:kill"));
+  members.emplace("a", startResume(folder.path("a")));
+  waitForText(members.at("a"), "waiting for other members");
+  for (auto& [name, member] : members) member.signal(SIGCONT);
+  REQUIRE(server.server().process().wait(kPatience));
+  CHECK_FALSE(fs::exists(folder.path("b/summary.json")));
+  server.start();
+  checkDone(members);
+  for (const std::string name : {"b", "c"}) checkSameModel(folder.path("a"), folder.path(name));
+  checkAttendance(folder, {{0, 1, 2}, {1, 2}, {0, 1, 2}});
+  CHECK(isReplayed(folder));
+}
+
 TEST_CASE("a run begins with some members, and a new one joins it") {
   const TemporaryFolder folder;
   const TestServer server(folder);

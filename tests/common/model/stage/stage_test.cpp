@@ -1394,6 +1394,23 @@ TEST_CASE("top1 and top5 count the correctly classified samples") {
   CHECK(sum.sums.at("top1") == 3);
 }
 
+TEST_CASE("a file of tensors is the same in pieces of any size") {
+  Split split(cnnOptions());
+  const std::vector<std::byte> whole = toSafetensors(split.body.save());
+  for (const std::size_t size :
+       {std::size_t{1}, std::size_t{1000}, whole.size(), 2 * whole.size()}) {
+    CAPTURE(size);
+    TensorFile moved = split.body.stateFile();
+    TensorFile file = std::move(moved);
+    CHECK(file.size() == whole.size());
+    std::vector<std::byte> piece(size), read;
+    while (const std::size_t count = file.read(piece)) {
+      read.insert(read.end(), piece.begin(), piece.begin() + static_cast<std::ptrdiff_t>(count));
+    }
+    CHECK((read == whole));
+  }
+}
+
 TEST_CASE("weights survive a round trip through safetensors bit-identically") {
   const StageOptions options = cnnOptions();
   WholeStage whole(options);

@@ -1,4 +1,4 @@
-#include "server/run/saved_by_all.h"
+#include "server/cohort/saved_by_all.h"
 
 #include <spdlog/fmt/fmt.h>
 

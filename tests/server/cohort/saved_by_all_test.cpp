@@ -1,5 +1,5 @@
 // When the members of a cohort learn that all parts of a checkpoint are saved.
-#include "server/run/saved_by_all.h"
+#include "server/cohort/saved_by_all.h"
 
 #include <catch2/catch.hpp>
 #include <memory>

@@ -1,4 +1,4 @@
-#include "server/run/lateness.h"
+#include "server/cohort/lateness.h"
 
 #include <catch2/catch.hpp>
 #include <chrono>
