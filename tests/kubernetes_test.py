@@ -236,6 +236,12 @@ class Member(unittest.TestCase):
             time.sleep(0.01)
 
     @staticmethod
+    def committed(member):
+        """The step of its newest checkpoint."""
+        file = member / "runs/lungs/checkpoints/commits.json"
+        return max((each["step"] for each in json.loads(file.read_text())), default=0) if file.exists() else 0
+
+    @staticmethod
     def attendance(file):
         return [each["present"] for each in json.loads(file.read_text())["attendance"]]
 
@@ -260,7 +266,8 @@ class Member(unittest.TestCase):
                 subprocess.run([*certs, "client", member, "--folder", folder / "certs"], check=True, stdout=subprocess.DEVNULL)
             settings = {"listen.port": 0, "tls.enabled": "true", "tls.folder": folder / "certs", "store": folder / "store", "device": "cpu"}
             overrides = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
-            with subprocess.Popen([programs / "cleave-server", "serve", *overrides], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as server:
+            with (open(folder / "server.log", "w") as server_log, subprocess.Popen(
+                    [programs / "cleave-server", "serve", *overrides], stdout=subprocess.PIPE, stderr=server_log, text=True) as server):  # fmt: skip
                 port = server.stdout.readline().strip().rpartition(":")[2]
                 environment = os.environ | {"PATH": f"{programs}:{os.environ['PATH']}", "SERVER": f"127.0.0.1:{port}"}
 
@@ -272,21 +279,21 @@ class Member(unittest.TestCase):
                 pods = {member: start(member) for member in members}
                 try:
                     lost, other = members[0], members[1]  # the first one has made the decisions
-                    self.wait_for((folder / lost / "runs/lungs/checkpoints/commits.json").exists)
+                    self.wait_for(lambda: self.committed(folder / lost))
                     pods[lost].kill()
                     pods[lost].communicate()
                     cohort = folder / other / "runs/lungs/cohort.json"
-                    self.wait_for(lambda: [1, 2] in self.attendance(cohort))
+                    self.wait_for(lambda: [1, 2] in self.attendance(cohort) and self.committed(folder / other) > self.committed(folder / lost))
                     pods[other].send_signal(signal.SIGSTOP)  # so that the run does not end before
                     pods[lost] = start(lost)
-                    log = folder / lost / "runs/lungs/log.txt"
-                    self.wait_for(lambda: "waiting for the next checkpoint of the cohort" in log.read_text())
+                    self.wait_for(lambda: "joins the cohort" in (folder / "server.log").read_text())
                     pods[other].send_signal(signal.SIGCONT)
                     for member, pod in pods.items():
                         _, log = pod.communicate(timeout=300)
                         self.assertEqual(pod.returncode, 0, f"{member}: {log}")
                 finally:
                     for process in (*pods.values(), server):
+                        process.send_signal(signal.SIGCONT)
                         process.terminate()
             self.assertEqual(self.attendance(cohort), [[0, 1, 2], [1, 2], [0, 1, 2]])
 
