@@ -141,8 +141,8 @@ std::size_t serverBytes(const RunPlan& plan);
 
 // The memory that the server needs for one member of a cohort, besides serverBytes() and the
 // transitBytes() of all members but the first: its samples in the plan of the batches, its parts of
-// the sums, and of the one that connects first the state that one sends to those that join. `shareValues`,
-// `stateBytes`: what it announces.
+// the sums, and of the one that connects first the state that one sends to those that join.
+// `shareValues`, `stateBytes`: what it announces.
 std::size_t memberBytes(std::uint64_t samples, std::uint64_t shareValues,
                         std::uint64_t stateBytes = 0);
 
