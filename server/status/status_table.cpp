@@ -135,8 +135,8 @@ std::string headOf(const Json& status) {
          "\n";
 }
 
-// "cohort lungs: north (100 samples, 2 MB up, 1 MB down, late for 3 s); waits for west", a line per
-// cohort.
+// "cohort lungs: north (100 samples, 2.00 MB up, 1.00 MB down, late for 3.00 s); waits for west", a
+// line per cohort.
 std::string cohortsText(const Json& status) {
   struct Cohort {
     std::string members, waitsFor;

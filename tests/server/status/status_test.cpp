@@ -192,8 +192,9 @@ TEST_CASE("a cohort has a line with its members, and those that it waits for") {
   CHECK(json.at("sessions").at(0).at("member") == "north");
   CHECK_THAT(
       statusTable(json, 0),
-      Contains("cohort lungs-2026: north (1200 samples, 2 MB up, 1 MB down, late for 1.5 s), "
-               "south (1 sample, 0 B up, 0 B down, late for 0 s); waits for west, east\n"));
+      Contains(
+          "cohort lungs-2026: north (1200 samples, 2.00 MB up, 1.00 MB down, late for 1.50 s), "
+          "south (1 sample, 0 B up, 0 B down, late for 0.00 s); waits for west, east\n"));
 }
 
 TEST_CASE("a narrow terminal shows fewer columns but keeps the bottleneck") {
