@@ -207,11 +207,9 @@ class ServedStage {
 
   void offer(std::vector<std::byte> bytes, StageReply& reply) {
     reply.set_bytes(left_ = bytes.size());
-    result_ = [bytes = std::move(bytes),
-               taken = std::size_t{0}](std::span<std::byte> into) mutable {
-      const std::size_t size = std::min(into.size(), bytes.size() - taken);
-      std::memcpy(into.data(), bytes.data() + taken, size);
-      taken += size;
+    result_ = [this, bytes = std::move(bytes)](std::span<std::byte> into) {
+      const std::size_t size = std::min(into.size(), left_);
+      std::memcpy(into.data(), bytes.data() + (bytes.size() - left_), size);
       return size;
     };
   }

@@ -520,12 +520,7 @@ void TrainRun::continueAt(std::uint64_t step) {
 // continue from them, and the steps after `step` are computed again, perhaps with other members.
 void TrainRun::forgetAfter(std::uint64_t step) const {
   if (!prepared_.plan.member) return;
-  CheckpointStore store(diskFiles(), prepared_.folder);
-  std::vector<std::uint64_t> keep;
-  for (const CheckpointInfo& each : store.list()) {
-    if (each.step <= step) keep.push_back(each.step);
-  }
-  store.removeExcept(keep);
+  CheckpointStore(diskFiles(), prepared_.folder).removeAfter(step);
 }
 
 // Continues with the sender's part of the checkpoint.

@@ -227,6 +227,14 @@ std::uint64_t CheckpointStore::removeStep(std::uint64_t step) {
   return bytes + removeUnusedSamples();
 }
 
+std::uint64_t CheckpointStore::removeAfter(std::uint64_t step) {
+  std::vector<std::uint64_t> kept;
+  for (const CheckpointInfo& each : list()) {
+    if (each.step <= step) kept.push_back(each.step);
+  }
+  return removeExcept(kept);
+}
+
 // Removes the .json file first: without it, the checkpoint counts as incomplete.
 std::uint64_t CheckpointStore::removeStateOf(std::uint64_t step) {
   const std::uint64_t bytes = removeFile(pathOf(step, kRecord));

@@ -81,6 +81,7 @@ class CheckpointStore {
   std::uint64_t removeExcept(const std::vector<std::uint64_t>& steps);
   std::uint64_t removeAll() { return removeExcept({}); }
   std::uint64_t removeStep(std::uint64_t step);
+  std::uint64_t removeAfter(std::uint64_t step);  // checkpoints of later steps
   std::uint64_t removeIncomplete();
 
   // Generation 0: there were no connections; nullopt: the file is damaged.

@@ -9,7 +9,6 @@
 #include <optional>
 
 #include "common/core/printable.h"
-#include "common/files/sha256.h"
 #include "common/link/wire_messages.h"
 
 namespace cleave {
@@ -134,8 +133,6 @@ bool haveSaved(const std::vector<Announced>& members) {
   return std::ranges::any_of(
       members, [](const Announced& member) { return member.hello->member().saved_size() > 0; });
 }
-
-std::string cohortKey(const RunSpec& spec) { return hexOf(digestOf(spec)); }
 
 std::vector<wire::Commit> candidates(const std::vector<Announced>& members) {
   std::vector<wire::Commit> commits;

@@ -28,9 +28,6 @@ struct Announced {
   const wire::Hello* hello = nullptr;
 };
 
-// What identifies the cohort, and this server's part of its run, in the name of a file.
-std::string cohortKey(const RunSpec& spec);
-
 // The checkpoints that the members have committed and of which they still have their own parts.
 std::vector<wire::Commit> candidates(const std::vector<Announced>& members);
 

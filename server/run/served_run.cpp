@@ -339,7 +339,7 @@ asio::awaitable<void> ServedRun::openAll() {
 
 std::optional<CohortRecords> ServedRun::cohortRecords() const {
   if (!plan_.spec.cohort.exists() || plan_.spec.cohort.needsAll()) return std::nullopt;
-  return CohortRecords{cohortKey(plan_.spec), owner().number() == 0, haveBegun(announced())};
+  return CohortRecords{owner().number() == 0, haveBegun(announced())};
 }
 
 // Without certificates, all members have the same identity.

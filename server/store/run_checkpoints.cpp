@@ -91,11 +91,7 @@ void RunCheckpoints::finish(bool keepsNewest) {
 }
 
 void RunCheckpoints::forgetAfter(std::uint64_t step) {
-  std::vector<std::uint64_t> kept;
-  for (const CheckpointInfo& each : checkpoints_.store().list()) {
-    if (each.step <= step) kept.push_back(each.step);
-  }
-  disk_->giveBack(checkpoints_.store().removeExcept(kept));
+  disk_->giveBack(checkpoints_.store().removeAfter(step));
 }
 
 Checkpoint RunCheckpoints::read(std::uint64_t step) {

@@ -12,6 +12,7 @@
 
 #include "common/core/durable.h"
 #include "common/core/log.h"
+#include "common/files/sha256.h"
 #include "common/run/fingerprint.h"
 #include "common/run/run_folder.h"
 #include "common/run/run_spec.h"
@@ -65,9 +66,10 @@ RunError badConnections(const std::string& runId) {
       .about("--resume");
 }
 
-// The file with the id of a cohort's run, in the folder of the identity that began it.
+// The file with the id of a cohort's run, in the folder of the identity that began it. The digest
+// of the spec identifies the cohort, and the part of its run that is computed here.
 std::string cohortFile(const std::string& store, const StoreRequest& request) {
-  return store + "/" + request.identity + kCohorts + "/" + request.cohort->key;
+  return store + "/" + request.identity + kCohorts + "/" + hexOf(request.spec);
 }
 
 void keepRunId(const std::string& store, const StoreRequest& request) {
@@ -75,10 +77,10 @@ void keepRunId(const std::string& store, const StoreRequest& request) {
   diskFiles().write(cohortFile(store, request), request.hello.run_id());
 }
 
-// The run whose records are wanted.
+// The run of the cohort whose records are wanted.
 std::string runIdOf(const std::string& store, const StoreRequest& request) {
   const std::string& own = request.hello.run_id();
-  if (!request.cohort || !request.cohort->hasBegun) return own;
+  if (!request.cohort->hasBegun) return own;
   const auto stored = diskFiles().read(cohortFile(store, request));
   if (!stored && request.cohort->isOwners) return own;
   if (!stored) throw noRecords();
@@ -152,8 +154,10 @@ boost::asio::awaitable<StoredRun> RunStore::open(const StoreRequest& request) {
   const std::string& identity = request.identity;
   const wire::Hello& hello = request.hello;
   const auto toThread = [this](auto task) { boost::asio::post(folders_, std::move(task)); };
-  std::string runId;
-  co_await runThrough(io_, toThread, [&] { runId = runIdOf(settings_.store, request); });
+  std::string runId = hello.run_id();
+  if (request.cohort) {
+    co_await runThrough(io_, toThread, [&] { runId = runIdOf(settings_.store, request); });
+  }
   StoredRun run;
   run.disk =
       disk_.open(identity, access_.of(identity).diskBytes.value_or(settings_.share.diskBytes));

@@ -53,15 +53,14 @@ struct StoredRun {
 };
 
 // When the members of a cohort try again if the server lacks the records or the checkpoints that
-// they need: others may have later ones.
+// they need.
 inline constexpr double kRecordsRetrySeconds = 10;
 
 // The records of a cohort that may go on without some members belong to the first of all its
 // members, who began the run, and are used by whoever continues it.
 struct CohortRecords {
-  std::string key;        // identifies the cohort, and the part of its run that is computed here
   bool isOwners = false;  // whether that member asks for them
-  bool hasBegun = false;  // whether a member that is present has taken part before
+  bool hasBegun = false;  // whether a member that is present has committed a checkpoint
 };
 
 // Whose records a run has, and what it needs. The references must outlive the call.
