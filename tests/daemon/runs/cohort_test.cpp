@@ -416,8 +416,10 @@ TEST_CASE("a member that comes back takes part from the next checkpoint on") {
 TEST_CASE("a server that is killed while the first member joins still has a checkpoint of all") {
   const TemporaryFolder folder;
   RestartableServer server(folder);
-  auto members = startWithout(folder, server.server(), "a", "committed:1:kill",
-                              with(kLeaving, {"--set", "train.epochs=12"}));
+  // Long enough for all to connect to the server that is started again.
+  auto members =
+      startWithout(folder, server.server(), "a", "committed:1:kill",
+                   with(kLeaving, {"--set", "train.epochs=12", "--set", "cohort.wait_seconds=5"}));
   while (newestCommit(folder.path("b")) <= newestCommit(folder.path("a"))) {
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }
