@@ -138,7 +138,7 @@ void Coordinator::receiveTensor(std::size_t from, TensorMessage&& message) {
   if (!possible || position >= traffic.sent.get(requestOf(key.flow, place))) {
     refuse("bad-key", toString(key) + " arrived before it was requested");
   }
-  const bool isPassedOn = !stage_.isInput(key.flow);
+  const bool isPassedOn = !isInput(key.flow);
   if (isPassedOn && position != traffic.passedOn[key.flow]++) {
     refuse("bad-key", toString(key) + " arrived twice, or out of order");
   }
@@ -280,7 +280,7 @@ std::optional<Work> Coordinator::nextOfSum() {
 
 // Whether an evaluation batch is in progress all of whose scheduled actions are done.
 bool Coordinator::isEvaluated() const {
-  return !open().empty() && open().front().at.phase == Phase::eval && stage_.isDone();
+  return !open().empty() && open().front().at.phase == Phase::eval && areComputed(1);
 }
 
 bool Coordinator::isCheckpointOrdered() const { return obeyed_ && obeyed_->checkpoint; }

@@ -15,9 +15,13 @@ std::string Engine::stepText(Phase phase, std::uint64_t step) {
   return std::string(phaseName(phase)) + " step " + std::to_string(step);
 }
 
-Engine::Engine(const EngineOptions& options, StageRows rows)
-    : options_(options),
-      stage_(std::move(rows), options.schedule->pick, options.inFlight, options.staleness > 0) {}
+Engine::Engine(const EngineOptions& options, const StageRows& rows, std::size_t lanes)
+    : options_(options) {
+  assert(lanes > 0);
+  while (lanes_.size() < lanes) {
+    lanes_.emplace_back(rows, options.schedule->pick, options.inFlight, options.staleness > 0);
+  }
+}
 
 // ---- Batches ----
 
@@ -32,26 +36,50 @@ bool Engine::mayStart(const MicroBatch& at) const {
 void Engine::startBatch(const MicroBatch& at, const Share& share) {
   assert(mayStart(at));
   if (at.phase == Phase::eval) evaluated_ = at.step;
-  if (open_.empty()) {
-    stage_.begin(at.phase, share.count);
-  } else {
-    stage_.append(share.count);
-  }
+  const bool isFirst = open_.empty();
   open_.push_back({at, share, {}});
   open_.back().at.i = 0;
+  for (std::size_t lane = 0; lane < lanes_.size(); ++lane) {
+    const std::uint32_t count = shareOf(open_.back(), lane).count;
+    if (isFirst) {
+      lanes_[lane].begin(at.phase, count);
+    } else {
+      lanes_[lane].append(count);
+    }
+  }
 }
 
 void Engine::endBatch() {
-  assert(!open_.empty() && stage_.isDone(open_.front().share.count));
+  assert(!open_.empty() && areComputed(1));
   ended_ = open_.front();
   open_.pop_front();
-  stage_.dropFirst(ended_->share.count);
+  for (std::size_t lane = 0; lane < lanes_.size(); ++lane) {
+    lanes_[lane].dropFirst(shareOf(*ended_, lane).count);
+  }
   ++batchesEnded_;
 }
 
 bool Engine::isOldestComputed() const {
-  return !open_.empty() && open_.front().at.phase == Phase::train &&
-         stage_.isDone(open_.front().share.count);
+  return !open_.empty() && open_.front().at.phase == Phase::train && areComputed(1);
+}
+
+Share Engine::shareOf(const BatchSeconds& batch, std::size_t lane) const {
+  if (lanes_.size() == 1) return batch.share;
+  return options_.replica.shareOf(batch.at.batch.shareOfMember(static_cast<std::uint32_t>(lane)));
+}
+
+bool Engine::areComputed(std::size_t batches) const {
+  for (std::size_t lane = 0; lane < lanes_.size(); ++lane) {
+    if (!lanes_[lane].isDone(sequenceIndex(lane, batches))) return false;
+  }
+  return true;
+}
+
+bool Engine::isComplete(ActionKind kind, std::size_t batch, std::uint32_t i) const {
+  MicroBatch at = open_[batch].at;
+  at.i = i;
+  const std::size_t lane = laneOf(at);
+  return sequenceIndex(lane, batch, i) < lanes_[lane].completedOf(kind);
 }
 
 std::optional<std::size_t> Engine::find(const Key& key) const {
@@ -61,11 +89,11 @@ std::optional<std::size_t> Engine::find(const Key& key) const {
   return std::nullopt;
 }
 
-std::uint32_t Engine::sequenceIndex(std::size_t batch) const {
-  assert(batch <= open_.size());
-  std::uint32_t first = 0;
-  for (std::size_t b = 0; b < batch; ++b) first += open_[b].share.count;
-  return first;
+std::uint32_t Engine::sequenceIndex(std::size_t lane, std::size_t batches) const {
+  assert(batches <= open_.size());
+  std::uint32_t count = 0;
+  for (std::size_t b = 0; b < batches; ++b) count += shareOf(open_[b], lane).count;
+  return count;
 }
 
 // ---- Tensors that arrive ----
@@ -81,11 +109,12 @@ void Engine::checkAgainstBatch(const TensorMessage& message, const Division& bat
 }
 
 void Engine::store(TensorMessage&& message, std::size_t batch) {
-  const std::uint32_t position = sequenceIndex(batch, message.at.i);
-  if (stage_.hasArrived(message.flow, position)) {
+  const std::size_t lane = laneOf(message.at);
+  const std::uint32_t position = sequenceIndex(lane, batch, message.at.i);
+  if (lanes_[lane].hasArrived(message.flow, position)) {
     refuse("bad-key", toString(message.key()) + " arrived twice");
   }
-  stage_.arrived(message.flow, position, std::move(message.payload));
+  lanes_[lane].arrived(message.flow, position, std::move(message.payload));
 }
 
 // ---- Actions ----
@@ -102,22 +131,49 @@ Work Engine::workOf(ActionKind kind, Input input) const {
   return work;
 }
 
+// Of the lanes that may continue, the one to continue with. A backward goes first, because a client
+// waits for it, and it frees memory; BodyWeights, for which nobody waits, last. Of equal ones, the
+// lane with the most left to do.
+std::optional<std::size_t> Engine::nextLane() const {
+  const auto rank = [](ActionKind kind) {
+    return kind == ActionKind::bodyBackward ? 2 : kind == ActionKind::bodyWeights ? 0 : 1;
+  };
+  std::optional<std::size_t> best;
+  std::pair<int, std::uint32_t> ofBest;
+  for (std::size_t lane = 0; lane < lanes_.size(); ++lane) {
+    const auto kind = lanes_[lane].pick();
+    if (!kind) continue;
+    const std::pair own{rank(*kind), lanes_[lane].leftOf(*kind)};
+    if (best && own <= ofBest) continue;
+    best = lane;
+    ofBest = own;
+  }
+  return best;
+}
+
 std::optional<Work> Engine::nextOfStage() {
-  auto action = stage_.next();
-  if (!action) return std::nullopt;
-  Work work = workOf(action->kind, std::move(action->inputs));
-  assert(action->i < sequenceIndex(open_.size()));
+  const auto lane = nextLane();
+  if (!lane) return std::nullopt;
+  StageEngine::Action action = *lanes_[*lane].next();
+  Work work = workOf(action.kind, std::move(action.inputs));
   std::size_t batch = 0;
-  while (action->i >= open_[batch].share.count) action->i -= open_[batch++].share.count;
+  while (action.i >= sequenceIndex(*lane, batch + 1)) ++batch;
   work.at = open_[batch].at;
-  work.at.i = open_[batch].share.at(action->i);
-  work.isFirst = action->i == 0;
+  work.at.i = shareOf(open_[batch], *lane).at(action.i - sequenceIndex(*lane, batch));
+  std::uint32_t started = 0;  // of the batch
+  for (std::size_t each = 0; each < lanes_.size(); ++each) {
+    const std::uint32_t before = sequenceIndex(each, batch);
+    const std::uint32_t inLane = lanes_[each].startedOf(action.kind);
+    if (inLane > before) started += inLane - before;
+  }
+  work.isFirst = started == 1;
   return work;
 }
 
 std::vector<TensorMessage> Engine::finishOfStage(const Work& work, Result&& result) {
-  stage_.completed(work.kind);
-  const auto flows = stage_.outputsOf(work.kind);
+  StageEngine& lane = lanes_[laneOf(work.at)];
+  lane.completed(work.kind);
+  const auto flows = lane.outputsOf(work.kind);
   std::vector<TensorMessage> messages;
   if (flows.empty()) return messages;
   auto& bundle = std::get<TensorBundle>(result);

@@ -5,7 +5,8 @@
 // them, the device thread.
 //
 // There are two engines: Coordinator (a client) and Participant (a server). In both, StageEngine
-// orders the actions of the micro-batches that the engine computes, its share of a batch.
+// orders the actions of the micro-batches that the engine computes, its share of a batch; in a
+// server of a cohort, one StageEngine per member may do so.
 #pragma once
 
 #include <array>
@@ -50,6 +51,9 @@ struct EngineOptions {
   // Server: adds the gradients of all heads and tails, and passes each Step on to the members that
   // obey. One server of the run does it, the first one.
   bool sumsMembers = false;
+  // Server: orders the micro-batches of each member on their own, so that the others do not wait
+  // for a slow one within a step. Else all are computed in the order of the batch.
+  bool byMember = false;
   // Server: returns how a batch with this phase and step is divided. Empty: a batch has any number
   // of samples, in M micro-batches.
   std::function<Division(const MicroBatch& at)> planned = nullptr;
@@ -142,7 +146,9 @@ class Engine {
   std::uint64_t applied() const { return applied_; }
 
  protected:
-  Engine(const EngineOptions& options, StageRows rows);
+  // `lanes`: sequences of micro-batches that are ordered on their own: one; or, for all links of a
+  // server in their order, one per member of a cohort (EngineOptions::byMember).
+  Engine(const EngineOptions& options, const StageRows& rows, std::size_t lanes = 1);
 
   virtual std::optional<Work> nextWork() = 0;
   virtual void finish(Work&& work, Result&& result, double seconds) = 0;
@@ -158,12 +164,12 @@ class Engine {
   bool isOldestComputed() const;
   // The index in open() of the batch that a tensor belongs to; nullopt: none.
   std::optional<std::size_t> find(const Key& key) const;
-  // The number of the batch's first micro-batch in the sequence of `stage_`.
-  std::uint32_t sequenceIndex(std::size_t batch) const;
-  // The number of micro-batch i, which the engine computes, in that sequence.
-  std::uint32_t sequenceIndex(std::size_t batch, std::uint32_t i) const {
-    return sequenceIndex(batch) + open_[batch].share.position(i);
-  }
+  // Whether the result of this action is complete for micro-batch i of the batch.
+  bool isComplete(ActionKind kind, std::size_t batch, std::uint32_t i) const;
+  // Whether this flow is an input of the engine's actions.
+  bool isInput(Flow flow) const { return lanes_.front().isInput(flow); }
+  // Whether all scheduled actions of the oldest batches are done.
+  bool areComputed(std::size_t batches) const;
   // The weights with which the batch is computed.
   std::uint64_t versionOf(const MicroBatch& at) const {
     return at.phase == Phase::train ? versionFor(at.step, options_.staleness) : applied_;
@@ -186,11 +192,24 @@ class Engine {
   void store(TensorMessage&& message, std::size_t batch);
 
   const EngineOptions options_;
-  StageEngine stage_;
   std::uint64_t applied_ = 0;
   std::uint64_t evaluated_ = 0;  // the last evaluation batch that began
 
  private:
+  std::size_t laneOf(const MicroBatch& at) const {
+    return lanes_.size() == 1 ? 0 : at.batch.memberOf(at.i);
+  }
+  // The micro-batches of a batch that belong to a lane.
+  Share shareOf(const BatchSeconds& batch, std::size_t lane) const;
+  // The number of micro-batches of these oldest batches in a lane: the next batch's first one.
+  std::uint32_t sequenceIndex(std::size_t lane, std::size_t batches) const;
+  // The number of micro-batch i, which the engine computes, in its lane.
+  std::uint32_t sequenceIndex(std::size_t lane, std::size_t batch, std::uint32_t i) const {
+    return sequenceIndex(lane, batch) + shareOf(open_[batch], lane).position(i);
+  }
+  std::optional<std::size_t> nextLane() const;
+
+  std::deque<StageEngine> lanes_;
   std::deque<BatchSeconds> open_;
   std::optional<BatchSeconds> ended_;
   std::uint64_t batchesEnded_ = 0;

@@ -11,7 +11,8 @@ namespace cleave {
 
 Participant::Participant(const EngineOptions& options, const Place& place,
                          std::vector<std::shared_ptr<EngineLink>> links)
-    : Engine(options, bodyRows(place, options.bodies, options.schedule->splitsBackward)),
+    : Engine(options, bodyRows(place, options.bodies, options.schedule->splitsBackward),
+             options.byMember ? links.size() : 1),
       place_(place),
       links_(std::move(links)),
       parts_(links_.size()),
@@ -86,7 +87,7 @@ bool Participant::mayTake(const TensorMessage& message) const {
 
 void Participant::receiveTensor(std::size_t from, TensorMessage&& message) {
   const Key key = message.key();
-  if (!stage_.isInput(key.flow)) refuse("bad-key", toString(key) + " cannot come from a client");
+  if (!isInput(key.flow)) refuse("bad-key", toString(key) + " cannot come from a client");
   const bool train = key.phase == Phase::train;
   const std::uint64_t finished = train ? applied_ : evaluated_;
   auto batch = find(key);
@@ -118,8 +119,7 @@ void Participant::receiveTensor(std::size_t from, TensorMessage&& message) {
                           std::to_string(message.weightVersion) +
                           " steps, but must be for those after " + std::to_string(version));
   }
-  if (isGradient(key.flow) &&
-      (!train || sequenceIndex(*batch, key.i) >= stage_.completedOf(ActionKind::bodyForward))) {
+  if (isGradient(key.flow) && (!train || !isComplete(ActionKind::bodyForward, *batch, key.i))) {
     refuse("bad-key", toString(key) + " arrived before its activation was sent");
   }
   store(std::move(message), *batch);
@@ -285,7 +285,7 @@ bool Participant::isReportNext() const {
   const std::size_t next = reported_ - applied_;  // in open()
   const bool isFree = reporting_ == Reporting::none || reporting_ == Reporting::reduced;
   return isFree && !isUpdatePending() && fetches_.empty() && next < open().size() &&
-         open()[next].at.phase == Phase::train && stage_.isDone(sequenceIndex(next + 1));
+         open()[next].at.phase == Phase::train && areComputed(next + 1);
 }
 
 void Participant::restore(const EngineState& state) {
@@ -352,7 +352,7 @@ void Participant::finish(Work&& work, Result&& result, double seconds) {
         EngineLink& link = *links_[message.at.batch.memberOf(message.at.i)];
         link.send(std::move(message));
       }
-      if (work.at.phase == Phase::eval && stage_.isDone()) endOldest();
+      if (work.at.phase == Phase::eval && areComputed(1)) endOldest();
   }
 }
 

@@ -128,7 +128,7 @@ bool StageEngine::isReady(const StageRow& row) const {
                      [&](Flow flow) { return inputs_.at(flow).arrived[i]; });
 }
 
-std::optional<StageEngine::Action> StageEngine::next() {
+std::optional<ActionKind> StageEngine::pick() const {
   ReadyKinds ready;
   for (const StageRow& row : stage_.rows) ready.ready[indexOf(row.kind)] = isReady(row);
   if (!ready.any()) return std::nullopt;
@@ -141,8 +141,15 @@ std::optional<StageEngine::Action> StageEngine::next() {
     state.started[indexOf(row.kind)] += dropped_;
   }
   const auto kind = pick_(ready, state);
+  if (kind && !ready[*kind]) {
+    throw std::logic_error("the schedule picked an action that is not ready");
+  }
+  return kind;
+}
+
+std::optional<StageEngine::Action> StageEngine::next() {
+  const auto kind = pick();
   if (!kind) return std::nullopt;
-  if (!ready[*kind]) throw std::logic_error("the schedule picked an action that is not ready");
   assert(started_[indexOf(*kind)] < microBatches_);
   Action action{*kind, started_[indexOf(*kind)]++, {}};
   for (const Flow flow : rowOf(*kind).inputs) {

@@ -77,6 +77,8 @@ class StageEngine {
     std::uint32_t i = 0;
     TensorBundle inputs;
   };
+  // The kind of action that next() would return.
+  std::optional<ActionKind> pick() const;
   // Returns the action to run now; nullopt: wait for an input. Returns each action once.
   std::optional<Action> next();
   // An action of this kind is done. Actions of one kind complete in order.
@@ -86,7 +88,10 @@ class StageEngine {
   bool has(ActionKind kind) const;
   // The flows that carry the kind's result in this phase.
   std::vector<Flow> outputsOf(ActionKind kind) const;
+  std::uint32_t startedOf(ActionKind kind) const { return started_[indexOf(kind)]; }
   std::uint32_t completedOf(ActionKind kind) const { return completed_[indexOf(kind)]; }
+  // Those whose action of this kind has not started.
+  std::uint32_t leftOf(ActionKind kind) const { return microBatches_ - startedOf(kind); }
   // Whether every action is done; true before the first batch.
   bool isDone() const { return isDone(microBatches_); }
   // Whether every action of the first micro-batches is done.
@@ -101,7 +106,6 @@ class StageEngine {
   bool runs(const StageRow& row) const;
   const StageRow& rowOf(ActionKind kind) const;
   bool isReady(const StageRow& row) const;
-  std::uint32_t startedOf(ActionKind kind) const { return started_[indexOf(kind)]; }
 
   const StageRows stage_;
   const Pick pick_;

@@ -256,6 +256,10 @@ void checkCohort(const RunSpec& spec, const CodecPlan& codecs) {
                      " members, but needs " + std::to_string(needed) + " to go on",
                  "set cohort.min_members to a number up to that one", "cohort.begin_members");
   }
+  if (cohort.order != kByMember && cohort.order != kGlobal) {
+    refuseCohort(fmt::format("'{}' is not an order of a cohort", printable(cohort.order)),
+                 fmt::format("use {} or {}", kByMember, kGlobal), "cohort.order");
+  }
   if (!cohort.needsAll() && (spec.bodies > 1 || spec.replicas > 1)) {
     refuseCohort("a cohort that may go on without a member needs a single server",
                  "set cohort.min_members to 0, or use one server", "cohort.min_members");
@@ -411,6 +415,7 @@ EngineOptions engineOptions(const RunPlan& plan) {
     };
     options.member = plan.member;
     options.sumsMembers = plan.spec.cutNumber == 0 && plan.stage.replica.rank == 0;
+    options.byMember = plan.spec.cohort.isByMember();
   }
   return options;
 }
@@ -482,12 +487,20 @@ double codecBytes(const RunPlan& plan) {
   return kTables + working + plan.microBatches * states + samplesMemory(plan) + numbers;
 }
 
+// The most micro-batches of the body in flight: of each member W, but no more than there are.
+std::uint32_t bodyInFlight(const RunPlan& plan) {
+  const std::uint64_t members = std::max(1u, plan.spec.cohort.size());
+  const std::uint64_t all = std::uint64_t{plan.microBatches} * (plan.spec.staleness + 1);
+  return static_cast<std::uint32_t>(
+      std::min(plan.inFlight * members, std::max<std::uint64_t>(all, plan.inFlight)));
+}
+
 double bodyBytes(const RunPlan& plan, const PartLoad& load) {
   // Without gradients at its last cut, the body has no backward and keeps nothing for one.
   const bool hasBackward = plan.place.contains(gradientAt(plan.place.lastCut));
   return static_cast<double>(partBytes(plan.stage, plan.blocks, plan.stage.cuts.cut0,
                                        plan.stage.cuts.cut1, plan.spec.microBatches,
-                                       hasBackward ? plan.inFlight : 0, load));
+                                       hasBackward ? bodyInFlight(plan) : 0, load));
 }
 
 }  // namespace
@@ -597,7 +610,7 @@ namespace {
 // tensors.
 double objectBytes(const RunPlan& plan) {
   constexpr double kBlockObjects = 8 << 10;
-  return kBlockObjects * plan.inFlight * (plan.stage.cuts.cut1 - plan.stage.cuts.cut0);
+  return kBlockObjects * bodyInFlight(plan) * (plan.stage.cuts.cut1 - plan.stage.cuts.cut0);
 }
 
 // The header of a file with the body's weights: each tensor has a line.
@@ -681,7 +694,7 @@ std::size_t stageOutputBytes(const RunPlan& plan) {
   double bytes = bufferBytes(kStagePieceBytes);
   for (const Flow flow : flows) {
     const TensorSpec spec = flowSpec(plan.blocks, plan.stage.cuts, flow, plan.largestMicroBatch());
-    bytes += 2 * (plan.inFlight + 1.0) * bufferBytes(spec.bytes());
+    bytes += 2 * (bodyInFlight(plan) + 1.0) * bufferBytes(spec.bytes());
   }
   return asSize(bytes);
 }
@@ -704,6 +717,13 @@ std::vector<MemoryTerm> serverMemory(const RunPlan& plan) {
   constexpr double kReducerBytes = 4 << 20;  // per other replica
   const double reduction = sizeof(float) * static_cast<double>(shareSize(plan)) +
                            kReducerBytes * (plan.stage.replica.count - 1);
+  // Those of one member are part of the body.
+  const double ofOtherMembers =
+      plan.spec.cohort.exists() && plan.spec.cohort.isByMember()
+          ? sizeof(float) * (plan.spec.cohort.size() - 1.0) * (plan.spec.staleness + 1.0) *
+                static_cast<double>(
+                    trainedCount(plan.blocks, plan.stage.cuts.cut0, plan.stage.cuts.cut1))
+          : 0;
   const char* const smaller =
       "use a smaller batch (train.batch), more micro-batches (train.micro_batches) with fewer in "
       "flight (train.in_flight), or a smaller body (model.cuts)";
@@ -722,7 +742,9 @@ std::vector<MemoryTerm> serverMemory(const RunPlan& plan) {
           {"unpacking the initial weights", unpacked, fewerParameters},
           {"the trace", recorded, "train without --trace"},
           {"codecs", codecBytes(plan), otherCodec},
-          {"sums over replicas", reduction, fewerParameters}};
+          {"sums over replicas", reduction, fewerParameters},
+          {"gradients of the body by member", ofOtherMembers,
+           "set cohort.order: global, with which a slow member delays the others within a step"}};
 }
 
 MemoryTerm largestServerMemory(const RunPlan& plan) {

@@ -98,6 +98,7 @@ void forEachField(Is<Cohort> auto& cohort, auto visit) {
   visit("members", cohort.members, FieldRange());
   visit("batch", cohort.batch, FieldRange{0, kMaxBatch});
   visit("eval_batch", cohort.evalBatch, FieldRange{0, kMaxBatch});
+  visit("order", cohort.order, FieldRange());
   visit("min_members", cohort.minMembers, FieldRange{0, kMaxMembers});
   visit("begin_members", cohort.beginMembers, FieldRange{0, kMaxMembers});
   visit("wait_seconds", cohort.waitSeconds, FieldRange{0, kMaxWaitSeconds});

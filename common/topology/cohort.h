@@ -4,9 +4,16 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace cleave {
+
+// Each member's on their own, then the sums in the order of the members: a slow one delays only
+// the end of the step.
+inline constexpr std::string_view kByMember = "by-member";
+// All in the order of the batch: a slow member delays those after it. One set of gradients.
+inline constexpr std::string_view kGlobal = "global";
 
 struct Cohort {
   std::string id;                    // empty: the run is not one of a cohort
@@ -14,6 +21,9 @@ struct Cohort {
   // In a run spec: samples of the batches of training and evaluation, of all members together.
   std::uint32_t batch = 0;
   std::uint32_t evalBatch = 0;
+  // How the servers order the micro-batches of a step, and add their gradients: kByMember or
+  // kGlobal.
+  std::string order = std::string(kByMember);
   // With fewer members than this, the run does not continue; 0: it needs all. The others join at a
   // checkpoint, whenever they come.
   std::uint32_t minMembers = 0;
@@ -26,6 +36,7 @@ struct Cohort {
   bool exists() const { return !id.empty(); }
   std::uint32_t size() const { return static_cast<std::uint32_t>(members.size()); }
   bool needsAll() const { return minMembers == 0 || minMembers >= size(); }
+  bool isByMember() const { return order == kByMember; }
   std::uint32_t neededToBegin() const { return beginMembers == 0 ? size() : beginMembers; }
 
   bool operator==(const Cohort&) const = default;

@@ -702,7 +702,7 @@ for name, code, data in (
 
 # ---- Cohorts ----
 
-ALONE = {"id": "hostile-cohort", "members": ["hostile"], "batch": w.SAMPLES, "eval_batch": w.SAMPLES, "min_members": 0, "begin_members": 0, "wait_seconds": 60}
+ALONE = {"id": "hostile-cohort", "members": ["hostile"], "batch": w.SAMPLES, "eval_batch": w.SAMPLES, "order": "by-member", "min_members": 0, "begin_members": 0, "wait_seconds": 60}
 
 
 def member(name="hostile", train=64, evaluation=0, share=100):

@@ -2,11 +2,15 @@
 
 #include <algorithm>
 #include <cassert>
+#include <functional>
+#include <map>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <utility>
 
 #include "common/model/stage/deterministic_scope.h"
+#include "common/model/stage/owner_gradients.h"
 #include "common/model/stage/stage.h"
 #include "common/model/stage/stage_cut.h"
 #include "common/model/stage/trained_part.h"
@@ -41,8 +45,32 @@ struct BodyStage::State {
   // By step and micro-batch.
   using Which = std::pair<std::uint64_t, std::uint32_t>;
   std::map<Which, Saved> saved;
-  std::map<Which, SplitBackward> weights;  // until backwardWeights()
+  std::map<Which, SplitBackward> weights;          // until backwardWeights()
+  std::map<std::uint64_t, OwnerGradients> owners;  // of members, by step, until it is complete
+
+  // Runs a backward of this micro-batch.
+  void accumulate(const MicroBatch& at, const std::function<void()>& backward);
+  // Call when the last backward of the step, or of the oldest one, is done.
+  void sumOwners(std::optional<std::uint64_t> step);
 };
+
+void BodyStage::State::accumulate(const MicroBatch& at, const std::function<void()>& backward) {
+  if (at.batch.members.empty() || !options.cohort.isByMember()) return backward();
+  auto found = owners.find(at.step);
+  if (found == owners.end()) {
+    found = owners.emplace(at.step, OwnerGradients::ofBody(part.leavesFor(at), at.batch)).first;
+  }
+  found->second.begin(at.i);
+  backward();
+  found->second.end(at.i);
+}
+
+void BodyStage::State::sumOwners(std::optional<std::uint64_t> step) {
+  const auto found = step ? owners.find(*step) : owners.begin();
+  if (found == owners.end()) return;
+  found->second.sum();
+  owners.erase(found);
+}
 
 BodyStage::BodyStage(const StageOptions& options, ComputeDevice& device)
     : state_(std::make_unique<State>(options, device)) {}
@@ -77,13 +105,15 @@ TensorBundle BodyStage::backward(const MicroBatch& at, TensorBundle gradients1) 
                                  ? state_->part.recompute(node.mapped().inputs, {}, at)
                                  : node.mapped().outputs;
   if (state_->splits) {
-    SplitBackward split =
-        state_->last.splitBackward(at, outputs, std::move(gradients1), node.mapped().inputs);
-    if (!state_->weights.emplace(State::Which(at.step, at.i), std::move(split)).second) {
+    std::optional<SplitBackward> split;
+    state_->accumulate(at, [&] {
+      split = state_->last.splitBackward(at, outputs, std::move(gradients1), node.mapped().inputs);
+    });
+    if (!state_->weights.emplace(State::Which(at.step, at.i), *std::move(split)).second) {
       throw std::logic_error("micro-batch " + std::to_string(at.i) + " went backward twice");
     }
   } else {
-    state_->last.backward(at, outputs, std::move(gradients1));
+    state_->accumulate(at, [&] { state_->last.backward(at, outputs, std::move(gradients1)); });
   }
   return state_->first.leaveGradients(at, node.mapped().inputs);
 }
@@ -94,10 +124,11 @@ void BodyStage::backwardWeights(const MicroBatch& at) {
   if (node.empty()) {
     throw std::logic_error("micro-batch " + std::to_string(at.i) + " has no split backward");
   }
-  node.mapped().finish();
+  state_->accumulate(at, [&] { node.mapped().finish(); });
 }
 
 GradientReport BodyStage::report(std::uint64_t step) {
+  state_->sumOwners(step == 0 ? std::nullopt : std::optional(step));
   GradientReport report =
       step == 0 ? state_->part.gradientReport() : state_->part.gradientReport(step);
   report.bases = state_->part.nextBases();
@@ -107,6 +138,7 @@ GradientReport BodyStage::report(std::uint64_t step) {
 std::size_t BodyStage::shareSize() { return state_->part.shareSize(); }
 
 void BodyStage::writeShare(std::uint64_t step, std::span<float> share) {
+  state_->sumOwners(step);
   state_->part.writeShare(step, share);
 }
 
@@ -121,6 +153,7 @@ void BodyStage::update(const StepDecision& decision) {
   };
   assert(std::ranges::none_of(state_->saved, isOfStep));
   assert(std::ranges::none_of(state_->weights, isOfStep));
+  assert(!state_->owners.contains(decision.step));
   state_->part.refuseOtherBases(decision);
   state_->part.update(decision);
 }

@@ -46,7 +46,8 @@ void WholeStage::runBatch(Phase phase, std::uint64_t step, const Division& divis
   MicroBatch at{phase, step, 0, division};
   std::optional<OwnerGradients> owners;
   if (training && (!state_->options.bodyReplicas.empty() || !division.members.empty())) {
-    owners.emplace(state_->options, state_->blocks, state_->part.leavesFor(at), division);
+    owners.emplace(OwnerGradients::ofModel(state_->options, state_->blocks,
+                                           state_->part.leavesFor(at), division));
   }
   for (; at.i < at.batch.count; ++at.i) {
     const TensorList outputs = state_->part.forward({}, batch.inputs(at), at);

@@ -81,8 +81,7 @@ class WholeModel {
     std::vector<TinyPart> used = isStale ? versions_.at(versionOf(step)) : parts_;
     std::vector<std::vector<float>> gradients;
     for (std::size_t p = 0; p < used.size(); ++p) {
-      const bool isBody = p > 0 && p + 1 < used.size();
-      gradients.emplace_back(isBody ? options_.replicasOf(p - 1) : options_.members, 0.0F);
+      gradients.emplace_back(replicasOf(p) * membersOf(p), 0.0F);
     }
     for (at.i = 0; at.i < at.batch.count; ++at.i) {
       const std::uint32_t member = at.batch.memberOf(at.i);
@@ -96,8 +95,7 @@ class WholeModel {
       if (phase == Phase::eval) continue;
       float gradient = tinyLossGradient(x);
       for (std::size_t p = used.size(); p-- > 0;) {
-        const bool isBody = p > 0 && p + 1 < used.size();
-        float& own = gradients[p][isBody ? at.i % options_.replicasOf(p - 1) : member];
+        float& own = gradients[p][at.i % replicasOf(p) * membersOf(p) + member % membersOf(p)];
         used[p].gradient = own;
         gradient = used[p].backward(inputs[p], gradient);
         own = used[p].gradient;
@@ -106,8 +104,12 @@ class WholeModel {
     if (phase == Phase::eval) return;
     std::vector<double> squares;
     for (std::size_t p = 0; p < used.size(); ++p) {
-      parts_[p].gradient = gradients[p][0];
-      for (std::size_t o = 1; o < gradients[p].size(); ++o) parts_[p].gradient += gradients[p][o];
+      for (std::size_t r = 0; r < replicasOf(p); ++r) {
+        const float* const ofMembers = &gradients[p][r * membersOf(p)];
+        float sum = ofMembers[0];
+        for (std::size_t m = 1; m < membersOf(p); ++m) sum += ofMembers[m];
+        parts_[p].gradient = r == 0 ? sum : parts_[p].gradient + sum;
+      }
       squares.push_back(squareOf(parts_[p].gradient));
     }
     bodyGradients_.push_back(parts_[1].gradient);
@@ -129,6 +131,13 @@ class WholeModel {
   }
 
  private:
+  bool isBody(std::size_t part) const { return part > 0 && part + 1 < parts_.size(); }
+  std::size_t replicasOf(std::size_t part) const {
+    return isBody(part) ? options_.replicasOf(part - 1) : 1;
+  }
+  std::size_t membersOf(std::size_t part) const {
+    return isBody(part) && !options_.addsByMember() ? 1 : options_.members;
+  }
   // Not versionFor(), so that the tests detect an error in it.
   std::size_t versionOf(std::uint64_t step) const {
     const auto version =
@@ -534,6 +543,7 @@ Trained trainedTogetherWhole(const VirtualOptions& options) {
 }
 
 TEST_CASE("one to four members, one to three bodies and one or two replicas equal one model") {
+  bool differs = false;  // the orders
   for (const std::uint32_t members : {1, 2, 3, 4}) {
     for (const std::size_t bodies : {1, 2, 3}) {
       for (const std::uint32_t replicas : {1, 2}) {
@@ -542,19 +552,24 @@ TEST_CASE("one to four members, one to three bodies and one or two replicas equa
         options.bodies = bodies;
         options.replicas = replicas;
         options.reduceSeconds = 0.7;
-        const Trained whole = trainedTogetherWhole(options);
+        const Trained byMember = trainedTogetherWhole(options);
+        options.isByMember = false;
+        const Trained global = trainedTogetherWhole(options);
+        differs |= byMember != global;
         for (const Schedule& schedule : scheduleTable()) {
           options.schedule = &schedule;
           for (std::uint64_t seed = 0; seed < kTimings; ++seed) {
             CAPTURE(members, bodies, replicas, schedule.name, seed);
             options.jitterSeed = seed;
-            options.hasEdges = replicas == 1 && seed % 2 == 1;
-            REQUIRE((trainedTogether(options) == whole));
+            options.hasEdges = replicas == 1 && seed % 4 == 1;
+            options.isByMember = seed % 2 == 0;
+            REQUIRE((trainedTogether(options) == (options.isByMember ? byMember : global)));
           }
         }
       }
     }
   }
+  CHECK(differs);
 }
 
 TEST_CASE("bodies with different numbers of replicas compute the same as the whole model") {
@@ -649,6 +664,39 @@ TEST_CASE("a server refuses what one member sends in the place of another") {
   CHECK(refused(0, tensor(activationAt(0), Cohort::of(1), 0)) == "bad-key");
   CHECK(refused(1, tensor(activationAt(0), at(Phase::train, 1, 1, 2, 4), 0)) == "bad-key");
   CHECK(refused(1, StepDecision{1, true, {0.1}, 1, 1, false, {}}) == "unexpected-message");
+}
+
+TEST_CASE("a server computes for one member while another has not sent its tensors") {
+  for (const bool isByMember : {true, false}) {
+    CAPTURE(isByMember);
+    EngineOptions options = Cohort::options();
+    options.byMember = isByMember;
+    const auto down = std::make_shared<NotingLink>();
+    Participant server(options, Place{}, {std::make_shared<NotingLink>(), down});
+    const auto runNext = [&] {
+      const auto work = server.next();
+      if (!work) return std::string("nothing");
+      Result result = work->kind == ActionKind::report ? Result(GradientReport{2, true})
+                                                       : bundleOf(smallPayload(1));
+      server.complete(work->token, std::move(result), 0.5);
+      return std::string(actionName(work->kind)) + (work->isFirst ? " first" : "");
+    };
+    server.receive(1, tensor(activationAt(0), Cohort::of(1), 0));
+    if (isByMember) {
+      CHECK(runNext() == "BodyForward first");
+      server.receive(1, tensor(gradientAt(1), Cohort::of(1), 0));
+      CHECK(runNext() == "BodyBackward first");
+      CHECK(down->sent.size() == 2);
+    }
+    CHECK(runNext() == "nothing");
+    server.receive(0, tensor(activationAt(0), Cohort::of(0), 0));
+    CHECK(runNext() == (isByMember ? "BodyForward" : "BodyForward first"));
+    if (!isByMember) continue;
+    CHECK(runNext() == "nothing");
+    server.receive(0, tensor(gradientAt(1), Cohort::of(0), 0));
+    CHECK(runNext() == "BodyBackward");
+    CHECK_THAT(runNext(), Catch::StartsWith("Report"));
+  }
 }
 
 TEST_CASE("a server sums the parts of all members in their order, once each") {

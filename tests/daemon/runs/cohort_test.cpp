@@ -44,6 +44,8 @@ TEST_CASE("members with unequal shares compute the bits of one client with all d
                 "train.schedule=" + schedule, "--set", "train.micro_batches=7"});
   }
   check("3", {"--set", dropout, "--set", "train.staleness=2"});
+  check("3", {"--set", dropout, "--set", "cohort.order=global"});
+  check("3", {"--set", dropout, "--set", "train.staleness=1", "--set", "cohort.order=global"});
   check("2",
         {"--set", "data.shape=[1, 16, 16]", "--set", norms, "--set", "train.optimizer={name: adam}",
          "--set", "train.clip_norm=0.1", "--set", "train.ema=0.9"});

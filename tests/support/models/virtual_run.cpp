@@ -178,6 +178,7 @@ VirtualRun::VirtualRun(const VirtualOptions& options) : options_(options) {
                    own.replica.shareOf({0, 1, options.microBatches}).count, options.staleness);
     if (members > 1) {
       own.sumsMembers = s == 0;
+      own.byMember = options.addsByMember();
       own.planned = [this](const MicroBatch& at) {
         return divide(options_, at.step, at.batch.samples);
       };
@@ -344,6 +345,7 @@ void VirtualRun::reduce(std::size_t index, const Work& work) {
   std::vector<std::uint64_t>& tokens = reductions_[{step, body}];
   tokens.resize(replica.count);
   tokens[index - first] = work.token;
+  sumMembers(sides_[index], step);
   if (std::count(tokens.begin(), tokens.end(), 0) > 0) return;
   float sum = sides_[first].gradients[step].at(0);
   for (std::size_t r = 1; r < tokens.size(); ++r) sum += sides_[first + r].gradients[step].at(0);
@@ -367,6 +369,16 @@ void VirtualRun::countInFlight(const Work& work) {
   }
 }
 
+// Adds the gradients of a body's members, unless that has been done.
+void VirtualRun::sumMembers(Side& side, std::uint64_t step) {
+  const auto found = side.ofMembers.find(step);
+  if (found == side.ofMembers.end()) return;
+  float sum = found->second.front();
+  for (std::size_t m = 1; m < found->second.size(); ++m) sum += found->second[m];
+  side.gradients[step].at(0) = sum;
+  side.ofMembers.erase(found);
+}
+
 Result VirtualRun::perform(Side& side, Work& work) {
   const std::size_t tensors = options_.cut.size();
   const bool train = work.at.phase == Phase::train;
@@ -376,6 +388,7 @@ Result VirtualRun::perform(Side& side, Work& work) {
                                 : side.weights()) {
     parts.push_back({weight, 0});
   }
+  if (work.kind == ActionKind::report) sumMembers(side, work.at.step);
   std::vector<float>& gradients = side.gradients[work.at.step];
   gradients.resize(parts.size());
   if (train) {
@@ -421,7 +434,16 @@ Result VirtualRun::perform(Side& side, Work& work, std::vector<TinyPart>& parts,
     case ActionKind::bodyBackward: {
       // The result does not show when the gradients of the weights are computed.
       const bool sends = !options_.headIsFrozen || *side.body > 0;
-      return bundleOf(first.backward(side.forwardInputs.at(which), received()), sends ? 1 : 0);
+      if (options_.addsByMember()) {
+        std::vector<float>& ofMembers = side.ofMembers[work.at.step];
+        ofMembers.resize(options_.members);
+        std::swap(first.gradient, ofMembers[work.at.batch.memberOf(work.at.i)]);
+      }
+      const float sent = first.backward(side.forwardInputs.at(which), received());
+      if (options_.addsByMember()) {
+        std::swap(first.gradient, side.ofMembers[work.at.step][work.at.batch.memberOf(work.at.i)]);
+      }
+      return bundleOf(sent, sends ? 1 : 0);
     }
     case ActionKind::bodyWeights:
       return std::monostate{};

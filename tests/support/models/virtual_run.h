@@ -51,11 +51,14 @@ struct VirtualOptions {
   std::uint32_t replicas = 1;                    // of each body; without direct links
   std::vector<std::uint32_t> bodyReplicas = {};  // if not empty, these instead: one number per body
   std::uint32_t members = 1;                     // clients that train together; see divide()
+  bool isByMember = true;                        // EngineOptions::byMember; without direct links
   double reduceSeconds = 0;  // from the last replica's Reduce until it is complete
 
   std::uint32_t replicasOf(std::size_t body) const {
     return bodyReplicas.empty() ? replicas : bodyReplicas.at(body);
   }
+  // Whether the bodies accumulate the gradients of each member on their own.
+  bool addsByMember() const { return members > 1 && isByMember && !hasEdges; }
 };
 
 // How a batch is divided. With several members, each sample belongs to a random one: shares vary
@@ -115,6 +118,8 @@ class VirtualRun {
     // The weights by number of updates, and the gradients by step. Client: of head and tail;
     // server: of its body.
     Versions versions, gradients;
+    // Server of a cohort: the gradients of each member, by step.
+    std::map<std::uint64_t, std::vector<float>> ofMembers;
     // Inputs of the head or the body, by step and micro-batch.
     std::map<std::pair<std::uint64_t, std::uint32_t>, float> forwardInputs;
     float outputs = 0;  // client: the sum of all outputs of the tail
@@ -140,6 +145,7 @@ class VirtualRun {
   void startWork(std::size_t side);
   void reduce(std::size_t side, const Work& work);
   void countInFlight(const Work& work);
+  void sumMembers(Side& side, std::uint64_t step);
   Result perform(Side& side, Work& work);
   Result perform(Side& side, Work& work, std::vector<TinyPart>& parts, std::size_t tensors);
   StepDecision decide(const std::vector<TinyPart>& parts, const Work& work) const;

@@ -13,6 +13,7 @@
 #include <cstring>
 #include <functional>
 #include <map>
+#include <numeric>
 #include <optional>
 
 #include "common/core/random.h"
@@ -1049,6 +1050,56 @@ TEST_CASE("each replica of a body equals the whole model that adds in the same o
           CHECK(difference(split.client.losses(step), whole.losses()) == "");
         }
       }
+    }
+  }
+}
+
+TEST_CASE("a body's gradients do not depend on which member's micro-batches come first") {
+  setComputeThreads(1);
+  // The second member has no samples.
+  const Division division = Division::ofMembers({7, 0, 5, 3}, 2);
+  const auto inMemberOrder = [&] {
+    std::vector<std::uint32_t> order(division.count);
+    std::iota(order.begin(), order.end(), 0);
+    return order;
+  };
+  for (StageOptions options : {mlpOptions(), cnnOptions()}) {
+    options.cohort.id = "cohort";
+    for (const int variant : {0, 1, 2}) {
+      options.recompute = variant == 1;
+      options.splitsBackward = variant == 2;
+      options.microBatches = division.count;
+      CAPTURE(options.model.name, variant);
+      const Batch batch = makeBatch(options.model, division.samples, 1);
+      // Returns the gradients, and the weights after an update.
+      const auto train = [&](const std::vector<std::uint32_t>& order) {
+        ClientStage client(options);
+        BodyStage body(options);
+        client.beginBatch(batch.view());
+        const auto at = [&](std::uint32_t i) { return MicroBatch{Phase::train, 1, i, division}; };
+        std::map<std::uint32_t, TensorBundle> gradients;
+        for (const std::uint32_t i : order) {
+          TensorBundle sent = body.forward(at(i), copied(client.headForward(at(i))));
+          gradients[i] = client.tailStep(at(i), copied(sent));
+        }
+        for (const std::uint32_t i : order) (void)body.backward(at(i), copied(gradients.at(i)));
+        if (options.splitsBackward) {
+          for (const std::uint32_t i : order) body.backwardWeights(at(i));
+        }
+        CHECK(body.report().squareSum > 0);
+        auto tensors = fromSafetensors(body.exportGradients(), "gradients");
+        body.update(decisionOf(1));
+        for (NamedTensor& weight : fromSafetensors(body.exportWeights(), "weights")) {
+          tensors.push_back({"updated " + weight.name, weight.tensor});
+        }
+        return tensors;
+      };
+      const auto expected = train(inMemberOrder());
+      CHECK(difference(train({4, 0, 5, 7, 1, 6, 2, 8, 3}), expected) == "");
+      CHECK(difference(train({7, 8, 4, 5, 6, 0, 1, 2, 3}), expected) == "");
+      options.cohort.order = kGlobal;
+      CHECK(difference(train(inMemberOrder()), expected) != "");
+      options.cohort.order = kByMember;
     }
   }
 }
