@@ -5,7 +5,7 @@ cd "$(dirname "$0")/.."
 
 usage() {
   cat <<'TXT'
-usage: scripts/bench.sh split|head|graph|overhead|codecs|codec-step|codec-auto|pipeline|servers|rows|replicas|edges|plan|plan-search|zero-bubble|between|metrics|memory|run-memory|admission|process|transport|reducer|load|fairness|saving|checkpoints|tuning|loading|accuracy [OPTION…]
+usage: scripts/bench.sh split|head|graph|overhead|codecs|codec-step|codec-auto|pipeline|servers|rows|replicas|cohort|edges|plan|plan-search|zero-bubble|between|metrics|memory|run-memory|admission|process|transport|reducer|load|fairness|saving|checkpoints|tuning|loading|accuracy [OPTION…]
 
   split    the demo's split model (codec none, schedule priority), compared with the whole model in one process
            --rounds N (5), --steps N (200), --json FILE
@@ -42,6 +42,9 @@ usage: scripts/bench.sh split|head|graph|overhead|codecs|codec-step|codec-auto|p
            --forward MS (10), --json FILE
   replicas images per second with 1 and 2 replicas of a body, and how much they compute at the same time; all sides wait instead of computing
            --replicas N… (1, 2), --width N of the mlp (1024), --rounds N (3), --steps N (20), --json FILE
+  cohort   how busy a server is with 1 to 16 members of a cohort on emulated links, compared with prediction; and a slow member, with both
+           orders; all sides wait instead of computing
+           --members N… (1, 2, 4, 8, 16), --latency MS (1), --steps N (8), --rounds N with a slow member (2), --json FILE
   edges    RoBERTa-base on two servers with direct links between them, compared with tensors that pass through the client, in
            simulated steps
            --batch N (32), --micro-batches N (4), --json FILE
@@ -117,7 +120,7 @@ case "${1:-}" in
   metrics) targets=(cleave-client cleave-server bench_record) ;;
   reducer) targets=(bench_replicas) ;;
   transport) targets=(bench_transport cleave-link) ;;
-  checkpoints|saving) targets=(cleave-client cleave-server cleave-link) ;;
+  checkpoints|saving|cohort) targets=(cleave-client cleave-server cleave-link) ;;
   load|fairness) targets=(cleave-client cleave-server) ;;
   accuracy) targets=(cleave-client cleave-server) ;;
   -h|--help) usage; exit 0 ;;

@@ -63,13 +63,25 @@ struct Case {
 
 // ---- Measuring ----
 
-// Trains a few steps through the server, exactly like `train`.
+// Trains a few steps through the server, exactly like `train`; of a cohort, as one member alone,
+// with an equal share of the batch.
 Case measure(const SimulateOptions& options, const LinkCosts& link, std::uint32_t microBatches) {
   const TemporaryFolder folder;
   RunOptions runOptions = options.run;
   runOptions.runDir = folder.path() + "/run";
   std::vector<std::string>& overrides = runOptions.common.overrides;
   if (microBatches > 0) overrides.push_back("train.micro_batches=" + std::to_string(microBatches));
+  const PreparedRun configured = resolveRun(runOptions, Purpose::measurement);
+  const std::uint32_t batch = configured.settings.batch;
+  if (configured.settings.cohort.exists()) {
+    const Division share = divisionOfMember(configured.plan, batch);
+    for (const char* key :
+         {"id=''", "members=[]", "member=''", "min_members=0", "begin_members=0"}) {
+      overrides.push_back(std::string("cohort.") + key);
+    }
+    overrides.push_back("train.batch=" + std::to_string(share.samples));
+    overrides.push_back("train.micro_batches=" + std::to_string(share.count));
+  }
   overrides.push_back("train.max_steps=" + std::to_string(options.steps + 1));
   overrides.emplace_back("train.in_flight=0");
   overrides.emplace_back("train.staleness=0");
@@ -102,7 +114,8 @@ Case measure(const SimulateOptions& options, const LinkCosts& link, std::uint32_
     ReplicaCosts& replicas = costs.bodies[b].replicas;
     replicas = replicaCosts(bodies[b], replicas.count, costs.microBatches);
   }
-  return {std::move(costs), prepared.settings.batch};
+  setMembers(costs, configured.plan, batch);
+  return {std::move(costs), batch};
 }
 
 // The costs with each number of micro-batches (0: the configured one), from profiles.
@@ -149,27 +162,41 @@ std::vector<SteadySteps> steadySteps(const Case& one, std::uint32_t staleness) {
 struct TimelineRow {
   Span::Lane lane = Span::Lane::client;
   std::size_t server = 0;
+  std::size_t member = 0;
   std::string name;
 
-  bool has(const Span& span) const { return span.lane == lane && span.server == server; }
+  bool has(const Span& span) const {
+    return span.lane == lane && span.server == server && span.member == member;
+  }
 };
 
-// Top down; with several servers, the rows of each one follow each other.
+// Top down: the clients, then, server by server, its links to them, and the server.
 std::vector<TimelineRow> timelineRows(const StepCosts& costs) {
-  std::vector<TimelineRow> rows = {{Span::Lane::client, 0, "client"},
-                                   {Span::Lane::clientCodec, 0, "client codec"}};
-  constexpr std::pair<Span::Lane, const char*> kOfServer[] = {
-      {Span::Lane::uplink, "uplink"},
-      {Span::Lane::downlink, "downlink"},
-      {Span::Lane::serverCodec, "server codec"},
-      {Span::Lane::server, "server"}};
+  using Lane = Span::Lane;
+  // A number is part of a name only if there are several.
+  const auto numbered = [](std::size_t number, std::size_t of) {
+    return of == 1 ? "" : fmt::format(" {}", number + 1);
+  };
+  std::vector<TimelineRow> rows;
+  for (std::size_t m = 0; m < costs.members; ++m) {
+    const std::string number = numbered(m, costs.members);
+    rows.push_back({Lane::client, 0, m, "client" + number});
+    rows.push_back({Lane::clientCodec, 0, m, "client codec" + number});
+  }
   for (std::size_t s = 0; s < costs.servers(); ++s) {
-    const std::string number = costs.servers() == 1 ? "" : fmt::format(" {}", s + 1);
+    const std::string number = numbered(s, costs.servers());
     if (s > 0 && !costs.edges.empty()) {
-      rows.push_back({Span::Lane::edgeForward, s, fmt::format("edge {} to {}", s, s + 1)});
-      rows.push_back({Span::Lane::edgeBackward, s, fmt::format("edge {} to {}", s + 1, s)});
+      rows.push_back({Lane::edgeForward, s, 0, fmt::format("edge {} to {}", s, s + 1)});
+      rows.push_back({Lane::edgeBackward, s, 0, fmt::format("edge {} to {}", s + 1, s)});
     }
-    for (const auto& [lane, name] : kOfServer) rows.push_back({lane, s, name + number});
+    for (std::size_t m = 0; m < costs.members; ++m) {
+      const std::string ofClient =
+          costs.members == 1 ? number : number + numbered(m, costs.members);
+      rows.push_back({Lane::uplink, s, m, "uplink" + ofClient});
+      rows.push_back({Lane::downlink, s, m, "downlink" + ofClient});
+    }
+    rows.push_back({Lane::serverCodec, s, 0, "server codec" + number});
+    rows.push_back({Lane::server, s, 0, "server" + number});
   }
   return rows;
 }
@@ -263,13 +290,13 @@ void printCosts(const Case& one) {
           ? ""
           : fmt::format(" (of which BodyWeights {})", bodyMs(costs, ActionKind::bodyWeights));
   const std::string text = fmt::format(
-      "\n{} micro-batches; each takes HeadForward {:.2f}, TailStep {:.2f}, HeadBackward "
+      "\n{} micro-batches{}; each takes HeadForward {:.2f}, TailStep {:.2f}, HeadBackward "
       "{:.2f},\nBodyForward {}, BodyBackward {}{},\ncodecs {:.2f} ms, and transfers {} up, "
       "{} down\n",
-      costs.microBatches, ms(ActionKind::headForward), ms(ActionKind::tailStep),
-      ms(ActionKind::headBackward), bodyMs(costs, ActionKind::bodyForward),
-      bodyMs(costs, ActionKind::bodyBackward), weights, codec, bytesText(bytes.up),
-      bytesText(bytes.down));
+      costs.microBatches, costs.members == 1 ? "" : fmt::format(" of {} members", costs.members),
+      ms(ActionKind::headForward), ms(ActionKind::tailStep), ms(ActionKind::headBackward),
+      bodyMs(costs, ActionKind::bodyForward), bodyMs(costs, ActionKind::bodyBackward), weights,
+      codec, bytesText(bytes.up), bytesText(bytes.down));
   std::cout << wrappedFor(STDOUT_FILENO, text, 2);
   for (std::size_t b = 0; b < costs.bodies.size(); ++b) {
     const ReplicaCosts& replicas = costs.bodies[b].replicas;
@@ -299,6 +326,10 @@ void printCase(const Case& one, bool withTimeline) {
   const StepBound& bound = one.prediction.bound;
   std::cout << fmt::format("  bound {:.1f} ms: {}\n", 1e3 * bound.seconds,
                            bottleneckText(bound.bottleneck, bottleneckServer(one.costs, bound)));
+  if (one.costs.members > 1) {
+    std::cout << "  the members' shares of a batch vary at random, except in the bound, the best "
+                 "order and the timeline\n";
+  }
   if (lowest < one.prediction.bound.seconds) {
     std::cout << fmt::format("  bound {:.1f} ms if the server's backward is split, as in zb\n",
                              1e3 * lowest);
@@ -361,6 +392,7 @@ int simulateCommand(const SimulateOptions& options) {
   std::vector<Case> cases = casesOf(options, link);
   for (Case& one : cases) {
     checkMicroBatches(options, one.batch);
+    if (one.costs.members > 1 && options.staleness > 0) throw noOverlapOfCohorts();
     link.applyTo(one.costs);
     one.inFlight = options.inFlight;
     one.prediction = predictStep(one.costs, one.inFlight);
@@ -387,10 +419,12 @@ int simulateCommand(const SimulateOptions& options) {
   }
   const bool isShared = cases.front().costs.sharesLink;
   const bool areSeveral = cases.front().costs.servers() > 1;
+  const bool hasMembers = cases.front().costs.members > 1;
   std::cout << "link: " << link.text()
             << (isShared     ? ", shared by all servers"
                 : areSeveral ? ", one per server"
                              : "")
+            << (hasMembers ? ", for each member" : "")
             << (cases.front().costs.edges.empty() ? "" : ", and direct links between the servers")
             << "\n";
   for (const Case& one : cases) printCase(one, options.timeline);

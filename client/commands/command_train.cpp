@@ -148,14 +148,16 @@ PreparedRun prepare(const TrainOptions& options) {
   return prepareRun(runOptions, Purpose::training);
 }
 
-// Writes the trace when the steps that the run spec selects are done.
+// Writes the trace when the steps that the run spec selects are done. Call when the run is
+// connected: a cohort's may have fewer.
 void writeTraceWhenDone(const std::string& path, TrainRun& run, Trainer& trainer,
                         spdlog::logger& log, nlohmann::json& extras) {
   // A trace can only be fetched while no step is in progress.
-  trainer.pauseAfter(run.prepared().plan.spec.trace.last());
-  trainer.afterEachStep([&, path](std::uint64_t step) {
-    const auto& traces = run.session().traces();
-    if (traces.empty() || step != traces.front()->window().last()) return;
+  const std::uint64_t last =
+      std::min(run.prepared().plan.spec.trace.last(), run.prepared().totalSteps());
+  trainer.pauseAfter(last);
+  trainer.afterEachStep([&, path, last](std::uint64_t step) {
+    if (run.session().traces().empty() || step != last) return;
     extras["trace"] = writeRunTrace(path, run.prepared(), run.session());
     log.info("trace: {}", sentenceOfTrace(extras["trace"]));
   });
@@ -175,8 +177,7 @@ void endEarly(const std::exception& error, TrainRun& run, const Trainer& trainer
               spdlog::logger& log) {
   const bool interrupted = kindOf(error) == ErrorKind::interrupt;
   if (interrupted) {
-    log.info("interrupted after {} of {} steps", trainer.steps(),
-             totalSteps(run.settings(), run.prepared().trainSamples()));
+    log.info("interrupted after {} of {} steps", trainer.steps(), run.prepared().totalSteps());
   } else {
     log.error("the run failed: {}", error.what());
   }

@@ -325,7 +325,7 @@ class Planner {
       for (std::size_t up = 0; up < rungs; ++up) {
         for (std::size_t down = 0; down < rungs; ++down) {
           useCodecs(plan.bodies, {up, down});
-          setFlows(costs, plan.bodies, run_.settings.batch, client_, servers_);
+          setFlows(costs, plan.client, plan.bodies, run_.settings.batch, client_, servers_);
           for (std::uint32_t replicas = 1; replicas <= max; ++replicas) {
             costs.body().replicas = replicaCosts(plan.bodies.front(), replicas, number);
             options_.setLinks(costs);
@@ -441,8 +441,9 @@ class Planner {
     planned.seconds = steadyStepSeconds(costs, policyOf(*client.schedule, client.inFlight),
                                         client.spec.staleness);
     const ClientBytes bytes = clientBytesOf(costs);
-    planned.bytesUp = costs.microBatches * bytes.up;
-    planned.bytesDown = costs.microBatches * bytes.down;
+    const double microBatches = static_cast<double>(costs.microBatches) / costs.members;
+    planned.bytesUp = microBatches * bytes.up;
+    planned.bytesDown = microBatches * bytes.down;
     setMemory(planned, plan);
     for (const RunPlan& body : plan.bodies) {
       planned.replicas.push_back(body.spec.replicas);
@@ -459,8 +460,10 @@ class Planner {
     }
     planned.clientMemory =
         static_cast<double>(clientBytes(plan.client, plan.bodies, *run_.data.train));
+    const double others = std::max(1u, plan.client.spec.cohort.size()) - 1;
     for (const RunPlan& body : plan.bodies) {
-      planned.serverMemory.push_back(static_cast<double>(serverBytes(body)));
+      planned.serverMemory.push_back(static_cast<double>(serverBytes(body)) +
+                                     others * static_cast<double>(transitBytes(body)));
     }
   }
 
@@ -524,8 +527,15 @@ PreparedRun profiledRun(const RunOptions& options, const Profile& client) {
   return dividedAt(std::move(run), cutsOf(client));
 }
 
+UsageError noOverlapOfCohorts() {
+  return UsageError("bad-staleness", "steps of a cohort that overlap cannot be predicted",
+                    "set train.staleness to 0, and omit --staleness")
+      .about("train.staleness");
+}
+
 Plans makePlans(const PreparedRun& run, const Profile& client, std::span<const Profile> servers,
                 const PlannerOptions& options) {
+  if (run.settings.cohort.exists() && options.staleness > 0) throw noOverlapOfCohorts();
   checkProfiles(run.plan, client, servers);
   return Planner(run, client, servers, options).make();
 }

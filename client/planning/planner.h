@@ -62,6 +62,9 @@ struct Plans {
   std::size_t considered = 0;  // combinations of cuts, replicas, micro-batches, staleness, codecs
 };
 
+// "bad-staleness"
+UsageError noOverlapOfCohorts();
+
 // Considers the configured number of micro-batches and those in profiledMicroBatches(), and a
 // staleness of 0, 1, 2, 4, … up to the maximum, except with loss scaling. A single body may have
 // 1, 2, … replicas, up to the maximum and the number of micro-batches. Considers all cuts for
@@ -69,8 +72,9 @@ struct Plans {
 // for n - 1 servers with one more cut, and moves single cuts of the best ones to any position as
 // long as their bound decreases. A plan with n servers uses the first n of `servers`. Models with
 // inserts, and keepsCuts, keep the configured cuts. Requires a profile in `servers`, and a limit of
-// memory, for each configured body. Throws UsageError "no-plan" if no plan is within the limits,
-// and "other-profile".
+// memory, for each configured body. In a cohort, the members have equal shares of a batch and equal
+// links. Throws UsageError "no-plan" if no plan is within the limits, "other-profile", and
+// "bad-staleness" if steps of a cohort may overlap.
 Plans makePlans(const PreparedRun& run, const Profile& client, std::span<const Profile> servers,
                 const PlannerOptions& options);
 

@@ -103,6 +103,28 @@ void checkProfiles(const RunPlan& plan, const Profile& client, std::span<const P
   }
 }
 
+Division divisionOfMember(const RunPlan& plan, std::uint32_t batch) {
+  const std::uint32_t members = std::max(1u, plan.spec.cohort.size());
+  const Division whole = plan.divide(batch);
+  if (members == 1) return whole;
+  const std::uint32_t samples = (batch + members - 1) / members, largest = whole.largest();
+  return {(samples + largest - 1) / largest, samples};
+}
+
+void setMembers(StepCosts& costs, const RunPlan& plan, std::uint32_t batch) {
+  costs.members = std::max(1u, plan.spec.cohort.size());
+  costs.isByMember = plan.spec.cohort.isByMember();
+  if (costs.members == 1) return;
+  costs.microBatches *= costs.members;
+  costs.batch = batch;
+  costs.largest = plan.divide(batch).largest();
+  costs.samples = divisionOfMember(plan, batch).largest();
+  const int last = static_cast<int>(plan.blocks.size());
+  costs.memberBytes =
+      sizeof(float) * static_cast<double>(trainedCount(plan.blocks, 0, plan.stage.cuts.cut0) +
+                                          trainedCount(plan.blocks, plan.stage.cuts.cut1, last));
+}
+
 ReplicaCosts replicaCosts(const RunPlan& body, std::uint32_t count, std::uint32_t microBatches) {
   if (count == 1) return {};
   StageOptions stage = body.stage;
@@ -114,8 +136,9 @@ ReplicaCosts replicaCosts(const RunPlan& body, std::uint32_t count, std::uint32_
 StepCosts profiledCosts(const RunPlan& plan, std::span<const RunPlan> bodies, std::uint32_t batch,
                         const Profile& client, std::span<const Profile> servers) {
   StepCosts costs;
-  const Division division = plan.divide(batch);
+  const Division division = divisionOfMember(plan, batch);
   costs.microBatches = division.count;
+  setMembers(costs, plan, batch);
   const std::uint32_t samples = division.largest();
   setClient(costs, plan, samples, client);
   costs.bodies.clear();
@@ -125,14 +148,14 @@ StepCosts profiledCosts(const RunPlan& plan, std::span<const RunPlan> bodies, st
         replicaCosts(bodies[b], bodies[b].spec.replicas, costs.microBatches);
   }
   if (bodies.front().hasEdges) costs.edges.resize(bodies.size() - 1);
-  setFlows(costs, bodies, batch, client, servers);
+  setFlows(costs, plan, bodies, batch, client, servers);
   return costs;
 }
 
-void setFlows(StepCosts& costs, std::span<const RunPlan> bodies, std::uint32_t batch,
-              const Profile& client, std::span<const Profile> servers) {
+void setFlows(StepCosts& costs, const RunPlan& plan, std::span<const RunPlan> bodies,
+              std::uint32_t batch, const Profile& client, std::span<const Profile> servers) {
   costs.flows = {};
-  const std::uint32_t samples = Division{costs.microBatches, batch}.largest();
+  const std::uint32_t samples = divisionOfMember(plan, batch).largest();
   for (std::size_t b = 0; b < bodies.size(); ++b) {
     for (const Flow flow : bodies[b].flows()) {
       const bool isClients =
@@ -189,6 +212,10 @@ std::string bottleneckText(Bottleneck bottleneck, std::optional<std::size_t> ser
 
 Json toJson(const StepCosts& costs, std::uint32_t batch, const StepPrediction* prediction) {
   Json json = {{"batch", batch}, {"micro_batches", costs.microBatches}};
+  if (costs.members > 1) {
+    json["members"] = costs.members;
+    json["member_bytes"] = costs.memberBytes;
+  }
   for (const auto& [kind, key] : kKindKeys) json[key] = costs.of(kind);
   // With several bodies, the members above are those of the first one.
   for (std::size_t b = 0; costs.bodies.size() > 1 && b < costs.bodies.size(); ++b) {

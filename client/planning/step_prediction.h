@@ -22,6 +22,13 @@ std::vector<Profile> readServerProfiles(const std::vector<std::string>& files, s
 // Throws UsageError "other-profile" if the blocks in a profile differ in size from the model's.
 void checkProfiles(const RunPlan& plan, const Profile& client, std::span<const Profile> servers);
 
+// In a cohort: how an equal share of a batch of this many samples is divided; else the batch. The
+// sizes that members really have vary around it.
+Division divisionOfMember(const RunPlan& plan, std::uint32_t batch);
+// Sets what the members of a cohort add to the costs of a step with a batch of this many samples,
+// `plan` being the client's.
+// costs.microBatches: those of one member before, of all after.
+void setMembers(StepCosts& costs, const RunPlan& plan, std::uint32_t batch);
 // The costs of `count` replicas of a body; the seconds of their sum stay 0. `microBatches`: of a
 // step.
 ReplicaCosts replicaCosts(const RunPlan& body, std::uint32_t count, std::uint32_t microBatches);
@@ -32,8 +39,8 @@ ReplicaCosts replicaCosts(const RunPlan& body, std::uint32_t count, std::uint32_
 StepCosts profiledCosts(const RunPlan& plan, std::span<const RunPlan> bodies, std::uint32_t batch,
                         const Profile& client, std::span<const Profile> servers);
 // Replaces only the costs of the flows, for other codecs in `bodies`.
-void setFlows(StepCosts& costs, std::span<const RunPlan> bodies, std::uint32_t batch,
-              const Profile& client, std::span<const Profile> servers);
+void setFlows(StepCosts& costs, const RunPlan& plan, std::span<const RunPlan> bodies,
+              std::uint32_t batch, const Profile& client, std::span<const Profile> servers);
 
 // The schedules whose steps can be predicted from these costs. Schedules that split the backward
 // are included only if the durations of its parts are known (BodyCosts::weights).

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <ctime>
 #include <filesystem>
+#include <limits>
 #include <random>
 
 #include "client/data/samples/subset.h"
@@ -105,7 +106,10 @@ void planRunOf(PreparedRun& run, const Config& config, const RunOptions& options
   if (purpose != Purpose::inference) checkReplicaBatches(run.settings, run.data);
   RunSpec spec = makeRunSpec(run.settings, run.data, run.userModel.get());
   if (options.traceSteps > 0) {
-    requestTrace(spec, options.traceSteps, totalSteps(run.settings, run.trainSamples()));
+    // How many steps a cohort's run has is known when all members are connected.
+    requestTrace(spec, options.traceSteps,
+                 run.settings.cohort.exists() ? std::numeric_limits<std::uint64_t>::max()
+                                              : totalSteps(run.settings, run.trainSamples()));
   }
   planFor(run, spec);
   if (run.settings.cohort.exists()) {

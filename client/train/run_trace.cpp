@@ -36,7 +36,7 @@ nlohmann::json writeRunTrace(const std::string& path, const PreparedRun& run,
     const Place& place = run.bodies[s].place;
     TracedLink& link = links.emplace_back(
         TracedLink{place, session.traces()[s]->trace(),
-                   traceFromServer(blobs[s].bytes, window, run.bodies[s].spec.microBatches, place),
+                   traceFromServer(blobs[s].bytes, window, run.bodies[s].stage.microBatches, place),
                    clocks[s]});
     for (const Trace* trace : {&link.client, &link.server}) {
       spans += trace->spans.size();
@@ -50,7 +50,7 @@ nlohmann::json writeRunTrace(const std::string& path, const PreparedRun& run,
   about["software"] = softwareVersion();
   about["run"] = run.hello.run_id();
   about["first_step"] = window.first;
-  about["last_step"] = window.last();
+  about["last_step"] = std::min(window.last(), run.totalSteps());
   about["spans"] = spans;
   about["dropped_spans"] = dropped;
   about["server_clock_ahead_seconds"] = links.size() == 1 ? ahead.front() : ahead;

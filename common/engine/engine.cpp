@@ -131,28 +131,8 @@ Work Engine::workOf(ActionKind kind, Input input) const {
   return work;
 }
 
-// Of the lanes that may continue, the one to continue with. A backward goes first, because a client
-// waits for it, and it frees memory; BodyWeights, for which nobody waits, last. Of equal ones, the
-// lane with the most left to do.
-std::optional<std::size_t> Engine::nextLane() const {
-  const auto rank = [](ActionKind kind) {
-    return kind == ActionKind::bodyBackward ? 2 : kind == ActionKind::bodyWeights ? 0 : 1;
-  };
-  std::optional<std::size_t> best;
-  std::pair<int, std::uint32_t> ofBest;
-  for (std::size_t lane = 0; lane < lanes_.size(); ++lane) {
-    const auto kind = lanes_[lane].pick();
-    if (!kind) continue;
-    const std::pair own{rank(*kind), lanes_[lane].leftOf(*kind)};
-    if (best && own <= ofBest) continue;
-    best = lane;
-    ofBest = own;
-  }
-  return best;
-}
-
 std::optional<Work> Engine::nextOfStage() {
-  const auto lane = nextLane();
+  const auto lane = nextOf(lanes_);
   if (!lane) return std::nullopt;
   StageEngine::Action action = *lanes_[*lane].next();
   Work work = workOf(action.kind, std::move(action.inputs));

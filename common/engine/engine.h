@@ -207,7 +207,6 @@ class Engine {
   std::uint32_t sequenceIndex(std::size_t lane, std::size_t batch, std::uint32_t i) const {
     return sequenceIndex(lane, batch) + shareOf(open_[batch], lane).position(i);
   }
-  std::optional<std::size_t> nextLane() const;
 
   std::deque<StageEngine> lanes_;
   std::deque<BatchSeconds> open_;

@@ -173,4 +173,21 @@ bool StageEngine::isDone(std::uint32_t microBatches) const {
   });
 }
 
+std::optional<std::size_t> nextOf(const std::deque<StageEngine>& stages) {
+  const auto rank = [](ActionKind kind) {
+    return kind == ActionKind::bodyBackward ? 2 : kind == ActionKind::bodyWeights ? 0 : 1;
+  };
+  std::optional<std::size_t> best;
+  std::pair<int, std::uint32_t> ofBest;
+  for (std::size_t s = 0; s < stages.size(); ++s) {
+    const auto kind = stages[s].pick();
+    if (!kind) continue;
+    const std::pair own{rank(*kind), stages[s].leftOf(*kind)};
+    if (best && own <= ofBest) continue;
+    best = s;
+    ofBest = own;
+  }
+  return best;
+}
+
 }  // namespace cleave

@@ -18,7 +18,9 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <optional>
 #include <vector>
@@ -119,5 +121,10 @@ class StageEngine {
   std::array<std::uint32_t, kScheduledKinds> completed_{};
   FlowMap<Input> inputs_;
 };
+
+// Of stages that one device computes, and that may continue, the one to continue with. A backward
+// goes first, because a client waits for it, and it frees memory; BodyWeights, for which nobody
+// waits, last. Of equal ones, the stage with the most left to do. nullopt: all wait.
+std::optional<std::size_t> nextOf(const std::deque<StageEngine>& stages);
 
 }  // namespace cleave

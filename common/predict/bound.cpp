@@ -6,6 +6,8 @@
 #include <ranges>
 #include <stdexcept>
 
+#include "common/core/random.h"
+
 namespace cleave {
 namespace {
 
@@ -126,14 +128,27 @@ struct Term {
   double rest = 0;         // of the path
 };
 
-// The micro-batches of a step that a resource serves: M / R on average for a replica's. If this
-// were rounded up, a step of replicas that differ in speed could be shorter than the bound.
+// The micro-batches of a step that a resource serves: M / R on average for a replica's, M / K for a
+// member's. If this were rounded up, a step of replicas that differ in speed could be shorter than
+// the bound.
 double servedBy(const Resource& resource, const StepCosts& costs) {
   const bool isLink = resource.kind == Bottleneck::uplink || resource.kind == Bottleneck::downlink;
   const bool isOfReplica = resource.kind == Bottleneck::serverCompute || resource.isOfServer ||
                            (isLink && !costs.sharesLink);
-  return static_cast<double>(costs.microBatches) /
-         (isOfReplica ? costs.bodies[resource.body].replicas.count : 1);
+  const bool isOfMember = isLink || resource.kind == Bottleneck::clientCompute ||
+                          (resource.kind == Bottleneck::codec && !resource.isOfServer);
+  const double share = static_cast<double>(costs.microBatches) /
+                       (isOfReplica ? costs.bodies[resource.body].replicas.count : 1) /
+                       (isOfMember ? costs.members : 1);
+  return std::max(1.0, share);
+}
+
+// Seconds from the end of a member's last action until it has the sum over all members. If the head
+// is not trained, other paths to the end of the step may be longer.
+double memberSumSeconds(const StepCosts& costs) {
+  const BodyCosts& first = costs.bodies.front();
+  if (costs.members == 1 || !first.place.contains(gradientAt(first.place.firstCut))) return 0;
+  return costs.memberBytes / first.rateUp + costs.memberBytes / first.rateDown + 2 * first.latency;
 }
 
 // Seconds from the end of a resource's last visit (null: from the start of the path) until the
@@ -276,6 +291,19 @@ double reduceSeconds(const ReplicaCosts& replicas, double rate, double latency) 
   return 2 * others / replicas.count * replicas.bytes / rate + 4 * latency;
 }
 
+Division StepCosts::division(std::optional<std::uint32_t> draw) const {
+  if (members == 1) return {microBatches, microBatches};
+  std::vector<std::uint32_t> shares(members);
+  if (!draw || batch == 0) {
+    const EvenSplit split{members, microBatches};
+    for (std::uint32_t m = 0; m < members; ++m) shares[m] = split.size(m);
+    return Division::ofMembers(shares, 1);
+  }
+  const RandomKey key = randomKey(1, "simulator.shares", {*draw});
+  for (std::uint32_t s = 0; s < batch; ++s) ++shares[randomBits(key, s) % members];
+  return Division::ofMembers(shares, largest);
+}
+
 // With direct links, only the links of the first body and of the last one carry tensors.
 bool StepCosts::hasRates() const {
   const auto isKnown = [](const BodyCosts& body, Flow flow) {
@@ -370,8 +398,8 @@ StepBound stepBound(const StepCosts& costs, bool splitsBackward) {
     if (!isNew || visit.resource.kind == Bottleneck::latency) continue;
     const double m = servedBy(visit.resource, costs);
     const Term term = termOf(visit.resource, path, m);
-    double seconds =
-        term.untilServed + std::max(term.rest, untilReport(costs, path, &visit.resource));
+    double seconds = term.untilServed + std::max(term.rest + memberSumSeconds(costs),
+                                                 untilReport(costs, path, &visit.resource));
     if (splitsBackward && visit.resource.kind == Bottleneck::serverCompute) {
       // BodyDone follows the last BodyWeights.
       const BodyCosts& body = costs.bodies[visit.resource.body];
@@ -382,7 +410,7 @@ StepBound stepBound(const StepCosts& costs, bool splitsBackward) {
   }
   const Use max = longest(terms);
   const Use share = longest(shares);
-  pathSeconds = std::max(pathSeconds, untilReport(costs, path, nullptr));
+  pathSeconds = std::max(pathSeconds + memberSumSeconds(costs), untilReport(costs, path, nullptr));
   const double seconds = std::max(max.seconds, pathSeconds);
   const double m = servedBy(max.resource, costs);
   double busy = m * std::find_if(shares.begin(), shares.end(), [&](const Use& use) {

@@ -3,10 +3,12 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string_view>
 #include <vector>
 
 #include "common/engine/schedule.h"
+#include "common/topology/division.h"
 #include "common/topology/flow.h"
 
 namespace cleave {
@@ -69,6 +71,16 @@ struct StepCosts {
   // Direct links: edges[b] connects the bodies b and b + 1. Empty: the client passes the tensors
   // between two bodies on.
   std::vector<EdgeCosts> edges;
+  // The members of a cohort: clients that train together, each with a share of the micro-batches, a
+  // link of its own to each server, and the costs of the client. Without direct links. The costs
+  // are those of a micro-batch of equal shares.
+  std::uint32_t members = 1;
+  // If their shares of a batch vary at random: its samples; 0: they are equal.
+  std::uint32_t batch = 0;
+  std::uint32_t largest = 1;  // the most samples of a micro-batch
+  std::uint32_t samples = 1;  // those of the micro-batch that has these costs
+  double memberBytes = 0;     // what a member adds to the sum over them, and the size of the sum
+  bool isByMember = true;     // the order of the servers (Cohort::isByMember())
 
   // Returns the costs of the same step with another number of micro-batches: all costs except the
   // update and the replicas' sums are scaled in proportion.
@@ -84,6 +96,8 @@ struct StepCosts {
   // Seconds of an action of the client or of that body; of a whole backward for bodyBackward.
   double of(ActionKind kind, std::size_t body = 0) const;
   double& of(ActionKind kind, std::size_t body = 0);
+  // How a step is divided. `draw`: one of many possible divisions; nullopt: in equal shares.
+  Division division(std::optional<std::uint32_t> draw = std::nullopt) const;
   // The first body; with one server, the only one.
   BodyCosts& body() { return bodies.front(); }
   const BodyCosts& body() const { return bodies.front(); }

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <array>
+#include <cassert>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <stdexcept>
 #include <utility>
 
@@ -24,17 +26,41 @@ struct QueuedTensor {
 
 // The state of the client or of a server.
 struct Side {
-  Side(StageRows rows, const Policy& policy, std::uint32_t inFlight, bool overlapsSteps,
-       const Share& computed)
-      : stage(std::move(rows), policy.pick, inFlight, overlapsSteps), share(computed) {
-    stage.begin(Phase::train, share.count);
+  // `computed`: see `shares`.
+  Side(const StageRows& rows, const Policy& policy, std::uint32_t inFlight, bool overlapsSteps,
+       std::vector<Share> computed)
+      : shares(std::move(computed)) {
+    for (const Share& share : shares) {
+      StageEngine& lane = lanes.emplace_back(rows, policy.pick, inFlight, overlapsSteps);
+      lane.begin(Phase::train, share.count);
+    }
+  }
+
+  bool isInput(Flow flow) const { return lanes.front().isInput(flow); }
+  bool isDone() const {
+    return std::ranges::all_of(lanes, [](const auto& l) { return l.isDone(); });
+  }
+  // Whether all actions of these first steps are done.
+  bool isDone(std::uint32_t steps) const {
+    for (std::size_t l = 0; l < lanes.size(); ++l) {
+      if (!lanes[l].isDone(steps * shares[l].count)) return false;
+    }
+    return true;
+  }
+  // The lane of a micro-batch of the step; nullopt: it is not computed here.
+  std::optional<std::size_t> laneOf(std::uint32_t i) const {
+    for (std::size_t l = 0; l < lanes.size(); ++l) {
+      if (shares[l].has(i)) return l;
+    }
+    return std::nullopt;
   }
 
   bool isClient = true;
+  std::size_t member = 0;  // of a client
   std::size_t server = 0;
   std::size_t body = 0;
-  StageEngine stage;
-  Share share;  // the micro-batches of each step that it computes
+  std::deque<StageEngine> lanes;  // of a server, one per member, or one
+  std::vector<Share> shares;      // by lane: the micro-batches of each step that it computes
   bool busy = false;
   double codecFreeAt = 0;
   double doneAt = 0;  // when its latest action was done
@@ -42,6 +68,8 @@ struct Side {
   std::uint32_t begun = 1;
   std::uint32_t reported = 0;        // sent by a server
   std::uint32_t reportsArrived = 0;  // of a server, at the client
+  // Of a client: tensors that it passes on after its current action.
+  std::vector<std::pair<Flow, std::uint32_t>> toPassOn = {};
 };
 
 // One direction of a link: between the client and a server, or between the servers of two
@@ -50,6 +78,7 @@ struct Direction {
   Span::Lane lane = Span::Lane::uplink;
   std::size_t server = 0;  // see Span
   Side* to = nullptr;      // the receiving side
+  Side* client = nullptr;  // at one end; null: none
   std::size_t line = 0;    // index of the line whose bandwidth it uses
   double rate = 0;
   double latency = 0;
@@ -62,29 +91,40 @@ struct Direction {
 
 class Simulation {
  public:
-  Simulation(const StepCosts& costs, const Policy& policy, bool withTimeline,
-             std::uint32_t staleness = 0)
+  Simulation(const StepCosts& costs, const Policy& policy, Division division,
+             std::uint32_t unit = 1, bool withTimeline = false, std::uint32_t staleness = 0)
       : costs_(costs),
         policy_(policy),
+        division_(std::move(division)),
+        unit_(unit),
         withTimeline_(withTimeline),
-        staleness_(staleness),
-        client_(clientRows(costs.places()), policy, policy.inFlight, staleness > 0,
-                {0, 1, costs.microBatches}) {
+        staleness_(staleness) {
+    assert(costs.members == 1 || (costs.edges.empty() && staleness == 0));
+    for (std::uint32_t m = 0; m < costs.members; ++m) {
+      shares_.push_back(division_.shareOfMember(m));
+      const StageRows rows = clientRows(costs.places());
+      const std::vector<Share> own = {shares_.back()};
+      clients_.emplace_back(rows, policy, policy.inFlight, staleness > 0, own).member = m;
+    }
     for (std::size_t b = 0; b < costs.bodies.size(); ++b) {
       for (std::uint32_t rank = 0; rank < costs.bodies[b].replicas.count; ++rank) {
         addServer(b, rank);
       }
     }
     summedAt_.assign(costs.bodies.size(), 0);
-    for (const auto& server : servers_) {
-      const std::size_t s = server->server;
-      const BodyCosts& body = costs.bodies[server->body];
-      // With a shared bandwidth, all links use the lines of the first one.
-      const std::size_t line = costs.sharesLink ? 0 : 2 * s;
-      addDirection(Span::Lane::uplink, s, *server, line, body.rateUp, body.latency,
-                   body.queueBytes);
-      addDirection(Span::Lane::downlink, s, client_, line + 1, body.rateDown, body.latency,
-                   body.queueBytes);
+    for (Side& client : clients_) {
+      const std::size_t first = directions_.size();
+      for (const auto& server : servers_) {
+        const BodyCosts& body = costs.bodies[server->body];
+        // With a shared bandwidth, all links of a client use the lines of the first one.
+        const std::size_t line = costs.sharesLink ? first : directions_.size();
+        const auto add = [&](Span::Lane lane, Side& to, std::size_t of, double rate) {
+          addDirection(lane, server->server, to, of, rate, body.latency, body.queueBytes);
+          directions_.back().client = &client;
+        };
+        add(Span::Lane::uplink, *server, line, body.rateUp);
+        add(Span::Lane::downlink, client, line + 1, body.rateDown);
+      }
     }
     for (std::size_t e = 0; e < costs.edges.size(); ++e) {
       const EdgeCosts& edge = costs.edges[e];
@@ -100,8 +140,9 @@ class Simulation {
   // The ends of `steps` consecutive steps.
   std::vector<double> run(std::uint32_t steps) {
     steps_ = steps;
-    while (client_.begun < std::min(steps, staleness_ + 1)) append(client_);
-    startWork(client_);
+    Side& client = clients_.front();
+    while (client.begun < std::min(steps, staleness_ + 1)) append(client);
+    startWork(client);
     while (clock_.runNext()) {
     }
     if (ends_.size() != steps) throw std::logic_error("the simulated run has stalled");
@@ -109,11 +150,21 @@ class Simulation {
   }
 
   SimulatedStep run() {
-    startWork(client_);
+    const BodyCosts& first = costs_.bodies.front();
+    for (Side& client : clients_) {
+      clock_.at(client.member == 0 ? 0 : 2 * first.latency, [this, &client] { startWork(client); });
+    }
     while (clock_.runNext()) {
     }
-    if (!client_.stage.isDone()) throw std::logic_error("the simulated step has stalled");
-    double end = client_.doneAt;
+    double end = 0;
+    for (const Side& client : clients_) {
+      if (!client.isDone()) throw std::logic_error("the simulated step has stalled");
+      end = std::max(end, client.doneAt);
+    }
+    if (costs_.members > 1) {
+      end += costs_.memberBytes / first.rateUp + costs_.memberBytes / first.rateDown +
+             2 * first.latency;
+    }
     for (const auto& server : servers_) {
       const BodyCosts& body = costs_.bodies[server->body];
       end = std::max(end, server->doneAt + body.replicas.seconds + body.latency);
@@ -126,66 +177,79 @@ class Simulation {
   void addServer(std::size_t body, std::uint32_t rank) {
     const std::uint32_t count = costs_.bodies[body].replicas.count;
     const Replica replica{rank, count};
-    const Share share = replica.shareOf({0, 1, costs_.microBatches});
+    const Share all = replica.shareOf(division_.all());
+    std::vector<Share> shares = {all};
+    if (costs_.isByMember) {
+      shares.clear();
+      for (const Share& ofMember : shares_) shares.push_back(replica.shareOf(ofMember));
+    }
     Side& server = *servers_.emplace_back(std::make_unique<Side>(
         bodyRows(costs_.bodies[body].place, static_cast<std::uint32_t>(costs_.bodies.size()),
                  policy_.splitsBackward),
-        policy_, inFlightOf(policy_.inFlight, count, share.count, staleness_), staleness_ > 0,
-        share));
+        policy_, inFlightOf(policy_.inFlight, count, all.count, staleness_), staleness_ > 0,
+        std::move(shares)));
     server.isClient = false;
     server.server = servers_.size() - 1;
     server.body = body;
   }
   void addDirection(Span::Lane lane, std::size_t server, Side& to, std::size_t line, double rate,
                     double latency, double queueBytes) {
-    Direction direction{lane, server, &to, line, rate, latency};
+    Direction direction{lane, server, &to, nullptr, line, rate, latency};
     direction.segment = static_cast<double>(segmentBytesFor(rate));
     // A connection chooses its next segment when less than half a segment is unsent
     // (FrameStream::readyToWrite).
     direction.ahead = (direction.segment / 2 + queueBytes) / rate;
     directions_.push_back(std::move(direction));
   }
-  Direction& uplinkOf(std::size_t server) { return directions_[2 * server]; }
-  Direction& downlinkOf(std::size_t server) { return directions_[2 * server + 1]; }
+  Direction& uplinkOf(const Side& client, std::size_t server) {
+    return directions_[2 * (client.member * servers_.size() + server)];
+  }
+  Direction& downlinkOf(const Side& client, std::size_t server) {
+    return directions_[2 * (client.member * servers_.size() + server) + 1];
+  }
+  // The client whose micro-batch it is.
+  Side& clientOf(std::uint32_t i) {
+    for (Side& client : clients_) {
+      if (client.shares.front().has(i % division_.count)) return client;
+    }
+    throw std::logic_error("no client has this micro-batch");
+  }
   // Of the direct link between two neighbouring bodies.
   Direction& edgeFrom(std::size_t body, bool forward) {
     const std::size_t edge = forward ? body : body - 1;
     return directions_[2 * (servers_.size() + edge) + (forward ? 0 : 1)];
   }
 
-  void note(Span::Lane lane, std::size_t server, std::string_view what, std::uint32_t i,
-            double begin, double end) {
+  void note(Span::Lane lane, const Side* client, std::size_t server, std::string_view what,
+            std::uint32_t i, double begin, double end) {
     if (!withTimeline_ || end == begin) return;
-    step_.timeline.push_back(
-        {lane, server, std::string(what) + " " + std::to_string(i), begin, end});
+    step_.timeline.push_back({lane, server, client == nullptr ? 0 : client->member,
+                              std::string(what) + " " + std::to_string(i), begin, end});
   }
 
-  // ---- Micro-batches of a replica ----
+  // ---- Micro-batches of a share ----
 
   // Stages count the micro-batches of all steps as one sequence. Converts a number in the
-  // sequence of all micro-batches to that in the sequence of those that the replica computes.
-  std::uint32_t toOwn(const Side& side, std::uint32_t i) const {
-    const std::uint32_t m = costs_.microBatches;
-    return i / m * side.share.count + side.share.position(i % m);
+  // sequence of all micro-batches to that in the sequence of a share.
+  std::uint32_t toOwn(const Share& share, std::uint32_t i) const {
+    const std::uint32_t m = division_.count;
+    return i / m * share.count + share.position(i % m);
   }
-  std::uint32_t fromOwn(const Side& side, std::uint32_t own) const {
-    return own / side.share.count * costs_.microBatches + side.share.at(own % side.share.count);
+  std::uint32_t fromOwn(const Share& share, std::uint32_t own) const {
+    return own / share.count * division_.count + share.at(own % share.count);
   }
 
   // ---- Several steps ----
 
   static void append(Side& side) {
-    side.stage.append(side.share.count);
+    for (std::size_t l = 0; l < side.lanes.size(); ++l) side.lanes[l].append(side.shares[l].count);
     ++side.begun;
   }
 
   // Sends a server's report on a step if all of its actions are done, and with replicas, if those
   // of the other replicas are done and the sum is made.
   void reportIfDone(Side& server) {
-    if (server.reported == server.begun ||
-        !server.stage.isDone((server.reported + 1) * server.share.count)) {
-      return;
-    }
+    if (server.reported == server.begun || !server.isDone(server.reported + 1)) return;
     ++server.reported;
     const ReplicaCosts& replicas = costs_.bodies[server.body].replicas;
     if (replicas.count == 1) return sendReport(server, clock_.now());
@@ -209,21 +273,19 @@ class Simulation {
   // Decides the oldest step and applies its update, if it is done and all servers have reported.
   void updateIfReported() {
     const auto updated = static_cast<std::uint32_t>(ends_.size());
-    if (client_.busy || updated == client_.begun ||
-        !client_.stage.isDone((updated + 1) * costs_.microBatches)) {
-      return;
-    }
+    Side& client = clients_.front();
+    if (client.busy || updated == client.begun || !client.isDone(updated + 1)) return;
     for (const auto& server : servers_) {
       if (server->reportsArrived == updated) return;
     }
-    client_.busy = true;
-    clock_.at(clock_.now() + costs_.updateSeconds, [this] {
-      client_.busy = false;
+    client.busy = true;
+    clock_.at(clock_.now() + costs_.updateSeconds, [this, &client] {
+      client.busy = false;
       ends_.push_back(clock_.now());
-      passOn();
-      if (client_.begun < steps_) append(client_);
+      passOn(client);
+      if (client.begun < steps_) append(client);
       updateIfReported();
-      startWork(client_);
+      startWork(client);
     });
   }
 
@@ -231,30 +293,36 @@ class Simulation {
 
   void startWork(Side& side) {
     if (side.busy) return;
-    const auto action = side.stage.next();
-    if (!action) return;
-    const ActionKind kind = action->kind;
-    const std::uint32_t i = fromOwn(side, action->i);
-    const double end = clock_.now() + secondsOf(side, kind);
-    note(side.isClient ? Span::Lane::client : Span::Lane::server, side.server, actionName(kind), i,
-         clock_.now(), end);
+    const auto lane = nextOf(side.lanes);
+    if (!lane) return;
+    const StageEngine::Action action = *side.lanes[*lane].next();
+    const ActionKind kind = action.kind;
+    const std::uint32_t i = fromOwn(side.shares[*lane], action.i);
+    const double end = clock_.now() + sizeOf(i) * secondsOf(side, kind);
+    note(side.isClient ? Span::Lane::client : Span::Lane::server, &side, side.server,
+         actionName(kind), i, clock_.now(), end);
     side.busy = true;
-    clock_.at(end, [this, &side, kind, i] { finishWork(side, kind, i); });
+    clock_.at(end, [this, &side, lane = *lane, kind, i] { finishWork(side, lane, kind, i); });
+  }
+
+  // The size of a micro-batch, relative to that of the one that has the costs.
+  double sizeOf(std::uint32_t i) const {
+    return static_cast<double>(division_.size(i % division_.count)) / unit_;
   }
 
   double secondsOf(const Side& side, ActionKind kind) const {
     const double seconds = costs_.of(kind, side.body);
     const bool isSplit =
-        kind == ActionKind::bodyBackward && side.stage.has(ActionKind::bodyWeights);
+        kind == ActionKind::bodyBackward && side.lanes.front().has(ActionKind::bodyWeights);
     return isSplit ? seconds - costs_.of(ActionKind::bodyWeights, side.body) : seconds;
   }
 
-  void finishWork(Side& side, ActionKind kind, std::uint32_t i) {
+  void finishWork(Side& side, std::size_t lane, ActionKind kind, std::uint32_t i) {
     side.busy = false;
     side.doneAt = clock_.now();
-    side.stage.completed(kind);
-    for (const Flow flow : side.stage.outputsOf(kind)) encode(side, flow, i);
-    if (side.isClient) passOn();
+    side.lanes[lane].completed(kind);
+    for (const Flow flow : side.lanes[lane].outputsOf(kind)) encode(side, flow, i);
+    if (side.isClient) passOn(side);
     if (steps_ > 0) side.isClient ? updateIfReported() : reportIfDone(side);
     startWork(side);
   }
@@ -265,9 +333,9 @@ class Simulation {
   double runCodec(Side& side, const char* what, Flow flow, std::uint32_t i, double seconds) {
     if (seconds == 0) return clock_.now();
     const double begin = std::max(clock_.now(), side.codecFreeAt);
-    side.codecFreeAt = begin + seconds;
+    side.codecFreeAt = begin + sizeOf(i) * seconds;
     if (withTimeline_) {
-      note(side.isClient ? Span::Lane::clientCodec : Span::Lane::serverCodec, side.server,
+      note(side.isClient ? Span::Lane::clientCodec : Span::Lane::serverCodec, &side, side.server,
            what + flowName(flow), i, begin, side.codecFreeAt);
     }
     return side.codecFreeAt;
@@ -276,19 +344,21 @@ class Simulation {
   void encode(Side& side, Flow flow, std::uint32_t i) {
     const double done = runCodec(side, "encode ", flow, i, costs_.flows.at(flow).encodeSeconds);
     clock_.at(done, [this, &side, flow, i] {
-      if (side.isClient) return sendUp(flow, i);
-      const bool isForClient = costs_.edges.empty() || client_.stage.isInput(flow);
-      queue(isForClient ? downlinkOf(side.server) : edgeFrom(side.body, isActivation(flow)), flow,
-            i);
+      if (side.isClient) return sendUp(side, flow, i);
+      Side& client = clientOf(i);
+      const bool isForClient = costs_.edges.empty() || client.isInput(flow);
+      queue(isForClient ? downlinkOf(client, side.server) : edgeFrom(side.body, isActivation(flow)),
+            flow, i);
     });
   }
 
   void decode(Side& side, Flow flow, std::uint32_t i) {
     const double done = runCodec(side, "decode ", flow, i, costs_.flows.at(flow).decodeSeconds);
     clock_.at(done, [this, &side, flow, i] {
-      const std::uint32_t own = toOwn(side, i);
-      while (own >= side.begun * side.share.count) append(side);
-      side.stage.arrived(flow, own);
+      const std::size_t lane = *side.laneOf(i % division_.count);
+      const std::uint32_t own = toOwn(side.shares[lane], i);
+      while (own >= side.begun * side.shares[lane].count) append(side);
+      side.lanes[lane].arrived(flow, own);
       startWork(side);
     });
   }
@@ -296,25 +366,26 @@ class Simulation {
   // ---- Links ----
 
   // Sends to the body that receives the flow, or to the replica that computes the micro-batch.
-  void sendUp(Flow flow, std::uint32_t i) {
+  void sendUp(const Side& client, Flow flow, std::uint32_t i) {
     for (const auto& server : servers_) {
-      const bool isIts = server->share.has(i % costs_.microBatches);
-      if (isIts && server->stage.isInput(flow)) return queue(uplinkOf(server->server), flow, i);
+      if (!server->laneOf(i % division_.count) || !server->isInput(flow)) continue;
+      return queue(uplinkOf(client, server->server), flow, i);
     }
   }
 
   // Call when the client's device is free: sends the tensors that it had to keep.
-  void passOn() {
-    for (const auto& [flow, i] : std::exchange(toPassOn_, {})) sendUp(flow, i);
+  void passOn(Side& client) {
+    for (const auto& [flow, i] : std::exchange(client.toPassOn, {})) sendUp(client, flow, i);
   }
 
   // Call when a tensor has crossed a direction.
   void arrive(const Direction& direction, Flow flow, std::uint32_t i) {
-    if (direction.to->stage.isInput(flow)) return decode(*direction.to, flow, i);
-    if (client_.busy) {
-      toPassOn_.emplace_back(flow, i);
+    if (direction.to->isInput(flow)) return decode(*direction.to, flow, i);
+    Side& client = *direction.client;
+    if (client.busy) {
+      client.toPassOn.emplace_back(flow, i);
     } else {
-      sendUp(flow, i);
+      sendUp(client, flow, i);
     }
   }
 
@@ -324,7 +395,7 @@ class Simulation {
     const auto next =
         std::find_if(direction.queued.begin(), direction.queued.end(),
                      [&](const QueuedTensor& other) { return other.priority > priority; });
-    direction.queued.insert(next, {flow, i, priority, costs_.flows.at(flow).bytes});
+    direction.queued.insert(next, {flow, i, priority, sizeOf(i) * costs_.flows.at(flow).bytes});
     sendNext(direction);
   }
 
@@ -350,8 +421,8 @@ class Simulation {
     const double begin = std::max(clock_.now(), lineFreeAt_[direction.line]);
     lineFreeAt_[direction.line] = direction.freeAt = begin + bytes / direction.rate;
     if (withTimeline_) {
-      note(direction.lane, direction.server, flowName(tensor.flow), tensor.i, begin,
-           direction.freeAt);
+      note(direction.lane, direction.client, direction.server, flowName(tensor.flow), tensor.i,
+           begin, direction.freeAt);
     }
     if (tensor.bytesLeft > 0) return;
     clock_.at(direction.freeAt + direction.latency,
@@ -361,19 +432,22 @@ class Simulation {
 
   const StepCosts& costs_;
   const Policy& policy_;
+  const Division division_;
+  const std::uint32_t unit_;  // samples of the micro-batch that has the costs
   const bool withTimeline_;
   const std::uint32_t staleness_;
   VirtualClock clock_;
   SimulatedStep step_;
-  std::uint32_t steps_ = 0;   // 0: one step alone
-  std::vector<double> ends_;  // of the steps whose updates are done
-  Side client_;
+  std::uint32_t steps_ = 0;    // 0: one step alone
+  std::vector<double> ends_;   // of the steps whose updates are done
+  std::vector<Share> shares_;  // of the members
+  std::deque<Side> clients_;   // the members of a cohort, or one
   std::vector<std::unique_ptr<Side>> servers_;
   std::vector<double> summedAt_;  // by body: when the latest sum of its replicas is made
-  // Up and down of each server, then forward and backward of each edge. Addresses do not change.
+  // Per client, up and down of each server; then forward and backward of each edge. Addresses do
+  // not change.
   std::deque<Direction> directions_;
   std::vector<double> lineFreeAt_;  // when all segments chosen for a line have crossed
-  std::vector<std::pair<Flow, std::uint32_t>> toPassOn_;  // by the client, after its action
 };
 
 // ---- Search ----
@@ -460,7 +534,16 @@ Policy policyOf(const Schedule& schedule, std::uint32_t inFlight) {
 }
 
 SimulatedStep simulateStep(const StepCosts& costs, const Policy& policy, bool withTimeline) {
-  return Simulation(costs, policy, withTimeline).run();
+  if (costs.members == 1 || costs.batch == 0 || withTimeline) {
+    return Simulation(costs, policy, costs.division(), 1, withTimeline).run();
+  }
+  constexpr std::uint32_t kDivisions = 16;
+  SimulatedStep mean;
+  for (std::uint32_t draw = 0; draw < kDivisions; ++draw) {
+    mean.seconds +=
+        Simulation(costs, policy, costs.division(draw), costs.samples).run().seconds / kDivisions;
+  }
+  return mean;
 }
 
 double steadyStepSeconds(const StepCosts& costs, const Policy& policy, std::uint32_t staleness) {
@@ -469,7 +552,7 @@ double steadyStepSeconds(const StepCosts& costs, const Policy& policy, std::uint
   const std::uint32_t window = staleness + 1;
   const std::uint32_t measured = 8 * window;
   const std::vector<double> ends =
-      Simulation(costs, policy, false, staleness).run(6 * window + measured);
+      Simulation(costs, policy, costs.division(), 1, false, staleness).run(6 * window + measured);
   const std::size_t first = std::size_t{4} * window - 1;
   return (ends[first + measured] - ends[first]) / measured;
 }
@@ -479,7 +562,7 @@ double bestStepSeconds(const StepCosts& costs, std::uint32_t tries) {
   Order best;
   double shortest = 0;
   const auto consider = [&](Order order) {
-    const double seconds = simulateStep(costs, policyOf(order, m)).seconds;
+    const double seconds = Simulation(costs, policyOf(order, m), costs.division()).run().seconds;
     if (!best.actions.empty() && seconds >= shortest) return;
     best = std::move(order);
     shortest = seconds;

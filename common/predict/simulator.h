@@ -39,7 +39,8 @@ struct Span {
   Lane lane = Lane::client;
   // Index of the server, also for its link; of a direct link, of its second server.
   std::size_t server = 0;
-  std::string what;  // such as "HeadForward 3", "encode activation/0 3", "gradient/1 2"
+  std::size_t member = 0;  // of a cohort: of a client and its links
+  std::string what;        // such as "HeadForward 3", "encode activation/0 3", "gradient/1 2"
   double begin = 0, end = 0;
 };
 
@@ -57,18 +58,22 @@ struct SimulatedStep {
 // tensors from one body to the next unchanged, between two of its actions. Replicas add their
 // gradients after the last action of all of them, one step at a time. Control messages take no
 // time, except BodyDone: each server sends it after its last action, or after the sum, and the step
-// ends when the client has received all of them and has made its update. Throws std::logic_error if
-// the policy deadlocks.
+// ends when the client has received all of them and has made its update. In a cohort, the members
+// but the first begin two latencies later, because Step reaches them over the server; the step ends
+// when the first one has the sum over all members. If their shares vary, the seconds are the mean
+// of many divisions; a timeline has equal shares. Throws std::logic_error if the policy deadlocks.
 SimulatedStep simulateStep(const StepCosts& costs, const Policy& policy, bool withTimeline = false);
 
 // Seconds per step of a long run with this staleness: up to D + 1 steps overlap, as Coordinator and
 // Participant allow. Updates of servers take no time. Without staleness, it equals simulateStep().
+// With staleness, requires a single member.
 double steadyStepSeconds(const StepCosts& costs, const Policy& policy, std::uint32_t staleness);
 
 // Returns the duration of the shortest step found by a search over orders. It tries all priorities
 // of kinds and flows with all numbers in flight, and splits the backward if BodyCosts::weights is
 // known. Then it makes `tries` random changes, with a fixed seed, to the best result's order of
-// single actions and tensors. The result need not be optimal.
+// single actions and tensors. The result need not be optimal. The members of a cohort have equal
+// shares.
 double bestStepSeconds(const StepCosts& costs, std::uint32_t tries = 1000);
 
 }  // namespace cleave

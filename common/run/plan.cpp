@@ -435,7 +435,7 @@ TensorLinkOptions linkOptions(const RunPlan& plan, Role role) {
                      ? plan.stage.seed
                      : randomBits(randomKey(plan.stage.seed, "replica"), replica.rank);
   options.replicas = replica.count;
-  options.microBatches = plan.spec.microBatches;
+  options.microBatches = plan.stage.microBatches;
   options.inFlight = plan.inFlight;
   options.trainSamples = plan.spec.trainSamples;
   options.maxBatch = plan.spec.maxBatch;
@@ -499,7 +499,7 @@ double bodyBytes(const RunPlan& plan, const PartLoad& load) {
   // Without gradients at its last cut, the body has no backward and keeps nothing for one.
   const bool hasBackward = plan.place.contains(gradientAt(plan.place.lastCut));
   return static_cast<double>(partBytes(plan.stage, plan.blocks, plan.stage.cuts.cut0,
-                                       plan.stage.cuts.cut1, plan.spec.microBatches,
+                                       plan.stage.cuts.cut1, plan.stage.microBatches,
                                        hasBackward ? bodyInFlight(plan) : 0, load));
 }
 

@@ -25,6 +25,10 @@ StepCosts costsFrom(const Json& json) {
   costs.tailStep = json.at("tail_step_seconds").get<double>();
   costs.headBackward = json.at("head_backward_seconds").get<double>();
   costs.updateSeconds = json.at("update_seconds").get<double>();
+  costs.members = json.value("members", 1u);
+  costs.memberBytes = json.value("member_bytes", 0.0);
+  // A micro-batch of a cohort has one sample.
+  if (costs.members > 1) costs.batch = json.at("batch").get<std::uint32_t>();
   const Json bodies = json.value("bodies", Json::array({json}));
   costs.bodies.clear();
   for (const Json& each : bodies) {

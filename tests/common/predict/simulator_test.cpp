@@ -54,7 +54,7 @@ StepCosts randomCosts(std::uint64_t seed, int bodies = 1) {
 }
 
 // The same costs with each kind of links between the client and the bodies, and between the bodies,
-// and with replicas.
+// with replicas, and with the members of a cohort.
 std::vector<StepCosts> withAllLinks(const StepCosts& costs, std::uint64_t seed) {
   std::vector<StepCosts> all;
   for (const bool shares : {false, true}) {
@@ -86,6 +86,13 @@ std::vector<StepCosts> withAllLinks(const StepCosts& costs, std::uint64_t seed) 
       body.replicas.seconds = randomCosts(seed + 2000 + b).updateSeconds;
     }
   }
+  for (std::size_t n = 0, alone = all.size(); n < alone; ++n) {
+    if (!all[n].edges.empty()) continue;
+    StepCosts& together = all.emplace_back(all[n]);
+    together.members = 2 + static_cast<std::uint32_t>((seed + n) % 4);
+    together.memberBytes = randomCosts(seed + 3000 + n).flows.begin()->second.bytes;
+    together.isByMember = seed % 5 != 0;
+  }
   return all;
 }
 
@@ -96,6 +103,7 @@ TEST_CASE("a step of one micro-batch takes as long as the bound") {
     StepCosts costs = randomCosts(3, bodies);
     costs.microBatches = 1;
     for (const StepCosts& linked : withAllLinks(costs, 3)) {
+      if (linked.members > 1) continue;
       for (const Schedule& schedule : scheduleTable()) {
         const double bound = stepBound(linked, schedule.splitsBackward).seconds;
         CHECK(simulated(linked, schedule.name) == Approx(bound).epsilon(1e-9));
@@ -114,7 +122,8 @@ TEST_CASE("no order of actions is faster than the bound") {
         if (areMixed && schedule.name == "1f1b") continue;  // refused by checkReplicas()
         const double bound = stepBound(costs, schedule.splitsBackward).seconds;
         INFO("seed " << seed << ", " << schedule.name << ", shared " << costs.sharesLink
-                     << ", edges " << costs.edges.size() << ", replicas " << costs.maxReplicas());
+                     << ", edges " << costs.edges.size() << ", replicas " << costs.maxReplicas()
+                     << ", members " << costs.members);
         const double seconds = simulated(costs, schedule.name);
         REQUIRE(seconds >= bound * (1 - 1e-9));
         nearest = std::min(nearest, seconds / bound);
@@ -122,6 +131,37 @@ TEST_CASE("no order of actions is faster than the bound") {
     }
   }
   CHECK(nearest < 1.001);  // the bound is reached
+}
+
+TEST_CASE("members share a step's micro-batches, but not their links") {
+  StepCosts costs;
+  costs.microBatches = 12;
+  costs.headForward = costs.tailStep = costs.headBackward = 1e-6;
+  costs.bodies = {{{0, 1}, 1e-6, 1e-6, 1e6, 1e6, 0}};
+  for (const Flow flow : costs.body().place.flows()) costs.flows[flow] = {1e6, 0, 0};
+  // Each direction carries two tensors of a second per micro-batch.
+  CHECK(simulated(costs, "priority") == Approx(25).epsilon(0.01));
+  costs.members = 4;
+  CHECK(simulated(costs, "priority") == Approx(8).epsilon(0.01));
+  costs.memberBytes = 5e5;  // up, and the sum down
+  CHECK(simulated(costs, "priority") == Approx(9).epsilon(0.01));
+  const StepBound bound = stepBound(costs);
+  CHECK((bound.bottleneck == Bottleneck::uplink || bound.bottleneck == Bottleneck::downlink));
+  // The server computes for all.
+  costs.body().forward = 2;
+  CHECK(simulated(costs, "priority") == Approx(12 * 2 + 4).epsilon(0.05));
+}
+
+TEST_CASE("members that are computed in the order of the batch wait for each other") {
+  StepCosts costs;
+  costs.microBatches = 8;
+  costs.members = 4;
+  costs.headForward = costs.tailStep = costs.headBackward = 1;
+  costs.bodies = {{{0, 1}, 0.1, 0.1, 1e9, 1e9, 0}};
+  for (const Flow flow : costs.body().place.flows()) costs.flows[flow] = {1, 0, 0};
+  const double byMember = simulated(costs, "priority");
+  costs.isByMember = false;
+  CHECK(simulated(costs, "priority") >= byMember);
 }
 
 TEST_CASE("the search result is at least the bound and no slower than any schedule") {

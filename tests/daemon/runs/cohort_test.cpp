@@ -7,7 +7,9 @@
 #include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <thread>
+#include <utility>
 
 #include "tests/daemon/daemons.h"
 
@@ -102,6 +104,38 @@ TEST_CASE("members train together, and each has the model and the metrics of all
     for (const std::string column : {"samples", "train_loss", "eval_loss"}) {
       CHECK(own.back().at(column) == epochs.back().at(column));
     }
+  }
+}
+
+TEST_CASE("each member's trace has the actions of all members on the server") {
+  const TemporaryFolder folder;
+  const TestServer server(folder);
+  std::map<std::string, Process> members;
+  for (const std::string name : {"a", "b", "c"}) {
+    members.emplace(name, startMember(folder, server, name,
+                                      {"--trace", folder.path(name + ".json"), "--trace-steps",
+                                       "100", "--set", "train.batch=64", "--set",
+                                       name == "c" ? "data.train.size=300" : "data.train.size=70",
+                                       "--set", "train.micro_batches=3"}));
+  }
+  for (const auto& [name, member] : members) {
+    const Ended ended = finish(member);
+    INFO(ended.errors);
+    CHECK(ended.code == 0);
+    const auto trace = nlohmann::json::parse(readFile(folder.path(name + ".json")));
+    std::map<std::string, std::set<std::pair<int, int>>> seen;
+    for (const auto& event : trace.at("traceEvents")) {
+      if (event.value("cat", "") != "compute") continue;
+      const std::string action = event.at("name");
+      const auto& args = event.at("args");
+      if (!args.contains("micro_batch")) continue;
+      seen[action.substr(0, action.find(' '))].emplace(args.at("step"), args.at("micro_batch"));
+    }
+    CHECK(seen["BodyForward"].size() > seen["HeadForward"].size());
+    CHECK(seen["BodyBackward"] == seen["BodyForward"]);
+    std::set<int> steps;
+    for (const auto& [step, i] : seen["BodyForward"]) steps.insert(step);
+    CHECK(steps.size() == 13);  // of the 14 of all members, but the first
   }
 }
 

@@ -482,6 +482,20 @@ TEST_CASE("a plan uses staleness only if it is allowed and shortens the step") {
   CHECK(fast.at("plans").at(0).at("staleness") == 0);
 }
 
+TEST_CASE("a plan for a cohort counts the links and the tensors of all members") {
+  const TemporaryFolder folder;
+  const std::string client = writeProfile(folder, "client", {0, 1, 0, 1, 0, 1});
+  const std::string server = writeProfile(folder, "server", {0, 1, 0, 1, 0, 0});
+  const Arguments slow = {"--rate", "100Mbit/s", "--latency", "1ms", "--keep-cuts"};
+  const nlohmann::json alone = askJson(planArguments(client, server, slow)).at("configured");
+  const Arguments four = with(slow, {"--set", "cohort={id: c, members: [a, b, c, d], member: a}"});
+  const nlohmann::json plans = askJson(planArguments(client, server, four));
+  const nlohmann::json& together = plans.at("configured");
+  CHECK(together.at("bytes_up").get<double>() == Approx(alone.at("bytes_up").get<double>() / 4));
+  CHECK(together.at("server_memory_bytes") > alone.at("server_memory_bytes"));
+  CHECK(plans.at("plans").at(0).at("seconds") <= together.at("seconds"));
+}
+
 TEST_CASE("plans that do not fit into memory are left out") {
   const TemporaryFolder folder;
   const std::string profile = writeProfile(folder, "profile", {0, 1, 0, 1, 0, 1});

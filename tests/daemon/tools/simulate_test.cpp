@@ -101,6 +101,37 @@ TEST_CASE("simulate measures, predicts and names the bottleneck of a step") {
   }
 }
 
+TEST_CASE("simulate predicts the steps of a cohort") {
+  const TemporaryFolder folder;
+  const Arguments three = {"--set", "cohort={id: abc, members: [a, b, c], member: a}"};
+  // Of each micro-batch, 1 MB crosses a link in each direction.
+  const Arguments slow = {"--rate", "80Mbit/s", "--latency", "0"};
+  const auto alone = simulated(folder, slow).at("cases").at(0);
+  const auto together = simulated(folder, with(slow, three)).at("cases").at(0);
+  CHECK_FALSE(alone.contains("members"));
+  CHECK(together.at("members") == 3);
+  CHECK(together.at("micro_batches") == 3 * 2);  // 22 samples of each, 16 per micro-batch
+  const double sum = together.at("member_bytes").get<double>();
+  CHECK(sum == 4.0 * 75 * 7812 + 40);  // of the trained parameters of head and tail
+  const double before = alone.at("schedules").at("priority").at("seconds");
+  const double after = together.at("schedules").at("priority").at("seconds");
+  const double sent = 2 * sum / 10e6;  // seconds, up, and the sum down
+  CHECK(after - sent > before / 3);    // the largest share of a batch counts
+  CHECK(after - sent < 0.8 * before);
+  // As if measured by a member alone, with its share of a batch.
+  const auto measured = askJson(
+      with({"simulate", "--config", configFile("synthetic.yaml"), "--set", "train.batch=32",
+            "--set", "codec=none", "--rate", "10Mbit/s", "--latency", "1ms", "--steps", "2"},
+           three));
+  CHECK(measured.at("cases").at(0).at("members") == 3);
+  CHECK(measured.at("cases").at(0).at("batch") == 32);
+  const Ended ended =
+      finish(Process::start(with(with({clientProgram(), "simulate"}, profiled(folder)),
+                                 with(with(slow, three), {"--staleness", "1"}))));
+  CHECK(ended.code == 2);
+  CHECK_THAT(ended.errors, Contains("steps of a cohort that overlap cannot be predicted"));
+}
+
 TEST_CASE("simulate agrees with a calculation by hand") {
   const TemporaryFolder folder;
   const nlohmann::json fast = simulated(folder, {"--rate", "unlimited", "--latency", "0"});
