@@ -460,10 +460,8 @@ class Planner {
     }
     planned.clientMemory =
         static_cast<double>(clientBytes(plan.client, plan.bodies, *run_.data.train));
-    const double others = std::max(1u, plan.client.spec.cohort.size()) - 1;
     for (const RunPlan& body : plan.bodies) {
-      planned.serverMemory.push_back(static_cast<double>(serverBytes(body)) +
-                                     others * static_cast<double>(transitBytes(body)));
+      planned.serverMemory.push_back(static_cast<double>(serverBytes(body)));
     }
   }
 

@@ -495,12 +495,32 @@ std::uint32_t bodyInFlight(const RunPlan& plan) {
       std::min(plan.inFlight * members, std::max<std::uint64_t>(all, plan.inFlight)));
 }
 
+// The most samples of the body in flight, in micro-batches of the largest size. Those of a cohort
+// are smaller if a member's share is no multiple of it.
+std::uint32_t fullInFlight(const RunPlan& plan) {
+  const std::uint32_t count = bodyInFlight(plan);
+  if (!plan.spec.cohort.exists()) return count;
+  const std::uint64_t samples = std::uint64_t{plan.maxBatch} * (plan.spec.staleness + 1);
+  const std::uint64_t largest = plan.largestMicroBatch();
+  return static_cast<std::uint32_t>(
+      std::min<std::uint64_t>(count, (samples + largest - 1) / largest));
+}
+
+// Buffers for a tensor of each micro-batch in flight. `largest`: its bytes in the largest
+// micro-batch; `least`: in one of a single sample.
+double inFlightBytes(const RunPlan& plan, std::size_t largest, std::size_t least) {
+  const double full = fullInFlight(plan), small = bodyInFlight(plan) - full;
+  // A buffer is at most a quarter larger than the tensor.
+  const double ofLargest = small == 0 ? bufferBytes(largest) : 1.25 * static_cast<double>(largest);
+  return full * ofLargest + small * bufferBytes(least);
+}
+
 double bodyBytes(const RunPlan& plan, const PartLoad& load) {
   // Without gradients at its last cut, the body has no backward and keeps nothing for one.
   const bool hasBackward = plan.place.contains(gradientAt(plan.place.lastCut));
   return static_cast<double>(partBytes(plan.stage, plan.blocks, plan.stage.cuts.cut0,
                                        plan.stage.cuts.cut1, plan.stage.microBatches,
-                                       hasBackward ? bodyInFlight(plan) : 0, load));
+                                       hasBackward ? fullInFlight(plan) : 0, load));
 }
 
 }  // namespace
@@ -542,10 +562,13 @@ double flowBytes(const RunPlan& plan) {
   const TensorLinkOptions link = linkOptions(plan, Role::server);
   double bytes = 0;
   for (const Flow flow : plan.flows()) {
-    const TensorSpec spec = link.spec(flow, plan.largestMicroBatch());
-    bytes += bufferBytes(spec.bytes()) + bufferBytes(link.maxEncodedBytes(flow, spec));
+    const TensorSpec largest = link.spec(flow, plan.largestMicroBatch()),
+                     least = link.spec(flow, 1);
+    bytes +=
+        inFlightBytes(plan, largest.bytes(), least.bytes()) +
+        inFlightBytes(plan, link.maxEncodedBytes(flow, largest), link.maxEncodedBytes(flow, least));
   }
-  return plan.inFlight * bytes;
+  return bytes;
 }
 
 double passedOnBytes(const std::vector<RunPlan>& bodies) {
@@ -596,8 +619,9 @@ std::size_t transitBytes(const RunPlan& plan) {
       plan.hasEdges ? plan.inFlight * (answerBytes(plan) + kMicroBatchBytes) : 0;
   const double blob = bufferBytes(maxWeightsBytes(plan)) +
                       (plan.spec.trace.steps > 0 ? bufferBytes(kMaxTraceBytes) : 0);
-  return asSize(flowBytes(plan) + plan.inFlight * (cuts + double{kMicroBatchBytes}) + measured +
-                answered + blob);
+  const double links = std::max(1u, plan.spec.cohort.size());
+  return asSize(flowBytes(plan) + bodyInFlight(plan) * (cuts + double{kMicroBatchBytes}) +
+                measured + answered + links * blob);
 }
 
 std::size_t unpackedWeightsBytes(const RunPlan& plan) {
@@ -685,6 +709,15 @@ double ownProcessBytes(const RunPlan& plan) {
   return kBytes + 2 * sizeof(float) * static_cast<double>(shareSize(plan)) + compiledBytes(plan);
 }
 
+// The gradients of the body by member, but those of one, which are part of the body.
+double memberGradientBytes(const RunPlan& plan) {
+  const Cohort& cohort = plan.spec.cohort;
+  if (!cohort.exists() || !cohort.isByMember()) return 0;
+  const auto trained =
+      static_cast<double>(trainedCount(plan.blocks, plan.stage.cuts.cut0, plan.stage.cuts.cut1));
+  return sizeof(float) * trained * (cohort.size() - 1.0) * (plan.spec.staleness + 1.0);
+}
+
 }  // namespace
 
 std::size_t stageOutputBytes(const RunPlan& plan) {
@@ -694,13 +727,15 @@ std::size_t stageOutputBytes(const RunPlan& plan) {
   double bytes = bufferBytes(kStagePieceBytes);
   for (const Flow flow : flows) {
     const TensorSpec spec = flowSpec(plan.blocks, plan.stage.cuts, flow, plan.largestMicroBatch());
-    bytes += 2 * (bodyInFlight(plan) + 1.0) * bufferBytes(spec.bytes());
+    const TensorSpec least = flowSpec(plan.blocks, plan.stage.cuts, flow, 1);
+    bytes += 2 * (inFlightBytes(plan, spec.bytes(), least.bytes()) + bufferBytes(spec.bytes()));
   }
   return asSize(bytes);
 }
 
 std::size_t stageProcessBytes(const RunPlan& plan) {
-  return asSize(computedBytes(plan) + objectBytes(plan) + ownProcessBytes(plan));
+  return asSize(computedBytes(plan) + memberGradientBytes(plan) + objectBytes(plan) +
+                ownProcessBytes(plan));
 }
 
 std::vector<MemoryTerm> serverMemory(const RunPlan& plan) {
@@ -717,13 +752,6 @@ std::vector<MemoryTerm> serverMemory(const RunPlan& plan) {
   constexpr double kReducerBytes = 4 << 20;  // per other replica
   const double reduction = sizeof(float) * static_cast<double>(shareSize(plan)) +
                            kReducerBytes * (plan.stage.replica.count - 1);
-  // Those of one member are part of the body.
-  const double ofOtherMembers =
-      plan.spec.cohort.exists() && plan.spec.cohort.isByMember()
-          ? sizeof(float) * (plan.spec.cohort.size() - 1.0) * (plan.spec.staleness + 1.0) *
-                static_cast<double>(
-                    trainedCount(plan.blocks, plan.stage.cuts.cut0, plan.stage.cuts.cut1))
-          : 0;
   const char* const smaller =
       "use a smaller batch (train.batch), more micro-batches (train.micro_batches) with fewer in "
       "flight (train.in_flight), or a smaller body (model.cuts)";
@@ -743,7 +771,7 @@ std::vector<MemoryTerm> serverMemory(const RunPlan& plan) {
           {"the trace", recorded, "train without --trace"},
           {"codecs", codecBytes(plan), otherCodec},
           {"sums over replicas", reduction, fewerParameters},
-          {"gradients of the body by member", ofOtherMembers,
+          {"gradients of the body by member", memberGradientBytes(plan),
            "set cohort.order: global, with which a slow member delays the others within a step"}};
 }
 

@@ -124,8 +124,9 @@ double samplesMemory(const RunPlan& plan);
 // copy for a checkpoint.
 std::size_t samplesDiskBytes(const RunPlan& plan);
 
-// Maximum host memory that a run's session may hold in transit on the server, from a tensor's
-// arrival or a stage's output until its release: the limit of its MemoryAccount.
+// Maximum host memory that a run's session, or those of all members of a cohort together, may hold
+// in transit on the server, from a tensor's arrival or a stage's output until its release: the
+// limit of its MemoryAccount.
 std::size_t transitBytes(const RunPlan& plan);
 // The memory that the server needs for a run, by purpose.
 struct MemoryTerm {
@@ -139,10 +140,9 @@ MemoryTerm largestServerMemory(const RunPlan& plan);
 // The sum of these terms.
 std::size_t serverBytes(const RunPlan& plan);
 
-// The memory that the server needs for one member of a cohort, besides serverBytes() and the
-// transitBytes() of all members but the first: its samples in the plan of the batches, its parts of
-// the sums, and of the one that connects first the state that one sends to those that join.
-// `shareValues`, `stateBytes`: what it announces.
+// The memory that the server needs for one member of a cohort, besides serverBytes(): its samples
+// in the plan of the batches, its parts of the sums, and of the one that connects first the state
+// that one sends to those that join. `shareValues`, `stateBytes`: what it announces.
 std::size_t memberBytes(std::uint64_t samples, std::uint64_t shareValues,
                         std::uint64_t stateBytes = 0);
 

@@ -182,9 +182,8 @@ std::unique_ptr<Admission::Ticket> Admission::admitMember(const std::string& ide
                                                           const RunPlan& plan,
                                                           std::size_t forMember) {
   checkSessions(identity);
-  const std::size_t needed = transitBytes(plan) + forMember;
-  checkMemory(identity, plan, needed);
-  return std::make_unique<Ticket>(*this, identity, needed);
+  checkMemory(identity, plan, forMember);
+  return std::make_unique<Ticket>(*this, identity, forMember);
 }
 
 std::unique_ptr<Admission::Ticket> Admission::admitTrial(const std::string& identity,

@@ -387,8 +387,8 @@ void ServedRun::openLinks() {
   const std::size_t stateBytes = joining == 0 ? 0 : hello().member().state_bytes();
   std::size_t sender = 0;
   while (isJoining(*seats_[sender])) ++sender;
-  options.account = account_ = std::make_shared<MemoryAccount>(transitBytes(plan_) * seats_.size() +
-                                                               stateBytes * (joining + 1));
+  options.account = account_ =
+      std::make_shared<MemoryAccount>(transitBytes(plan_) + stateBytes * (joining + 1));
   options.codecQueue = codecQueue_ = resources_.codecs.open();
   trace_ = options.trace;
   lateness_ = std::make_shared<Lateness>(seats_.size());

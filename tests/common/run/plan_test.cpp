@@ -309,6 +309,36 @@ TEST_CASE("a run's admitted memory includes its session's limit for data in tran
   CHECK(serverBytes(plan) > transitBytes(plan));
 }
 
+TEST_CASE(
+    "the members of a cohort need memory for the batch's samples once, and gradients of each") {
+  const auto planOf = [](std::uint32_t members, std::string_view order,
+                         std::uint32_t inFlight = 0) {
+    RunSpec spec = honest("small_cnn");
+    spec.codecs.clear();
+    spec.inFlight = inFlight;
+    spec.cohort.id = "cohort";
+    for (std::uint32_t m = 0; m < members; ++m) {
+      spec.cohort.members.push_back("m" + std::to_string(m));
+    }
+    spec.cohort.batch = spec.cohort.evalBatch = spec.maxBatch;
+    spec.cohort.order = order;
+    return planRun(spec);
+  };
+  const RunPlan one = planOf(1, kGlobal), two = planOf(2, kGlobal), many = planOf(64, kGlobal);
+  // Each has a buffer for weights, and may have one micro-batch that is not full.
+  const auto oneMore = static_cast<double>(transitBytes(two) - transitBytes(one));
+  CHECK(static_cast<double>(transitBytes(many)) <
+        static_cast<double>(transitBytes(one)) * 2 + 63 * oneMore);
+  CHECK(63 * flowBytes(one) > flowBytes(many) * 8);
+  const auto trained =
+      static_cast<double>(trainedCount(one.blocks, one.stage.cuts.cut0, one.stage.cuts.cut1));
+  const auto difference = [](const RunPlan& a, const RunPlan& b) {
+    return static_cast<double>(serverBytes(a)) - static_cast<double>(serverBytes(b));
+  };
+  CHECK(difference(planOf(64, kByMember), many) == Approx(63 * 4 * trained).margin(100));
+  CHECK(difference(planOf(64, kByMember), planOf(64, kByMember, 1)) >= 0);
+}
+
 TEST_CASE("without gradients at cut 0, all micro-batches may be in flight, and all are counted") {
   RunSpec spec = honest("small_cnn");
   spec.codecs.clear();

@@ -57,6 +57,16 @@ TEST_CASE("members with unequal shares compute the bits of one client with all d
               "--set", "train.micro_batches=1"});
 }
 
+TEST_CASE("the memory of a cohort's body counts the gradients of each member") {
+  const TemporaryFolder folder;
+  const TestServer server(folder, {"--set", "limits.sessions=16"});
+  // 4 MB per member
+  const Arguments wide = {"--set", "model={name: mlp, width: 1024, depth: 3}", "--server",
+                          server.address()};
+  CHECK(isEqual(folder.path("run"), "16", wide));
+  CHECK(isEqual(folder.path("global"), "16", with(wide, {"--set", "cohort.order=global"})));
+}
+
 TEST_CASE("an exported model trains in a cohort") {
   const TemporaryFolder folder;
   const TestServer server(folder, {"--set", "models.allow=[graph]"});

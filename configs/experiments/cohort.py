@@ -1,0 +1,232 @@
+#!/usr/bin/env python3
+"""Compares ways in which 10 clients can train on Fashion-MNIST, with data that are alike and with data that differ.
+
+    python3 configs/experiments/cohort.py --output experiments/cohort
+
+  joint    one model, as a cohort: docs/joint.md
+  average  each member trains a copy for an epoch, then the weights are averaged by numbers of samples, as in FedAvg
+  turns    the model goes from member to member, which train it for an epoch each
+  alone    a model each; the mean of their accuracies
+
+The members have the same 12,000 images: dealt at random (iid), or with shares of each class drawn from a Dirichlet distribution (skewed). The
+model is a small CNN, with batch norm or with group norm. All members evaluate the test set of 10,000 images, or parts of it that add up to
+it. Needs the packages cleave_split (python/), torch and safetensors. Finished runs are kept in the folder, and are not repeated.
+"""
+
+import argparse
+import concurrent.futures
+import contextlib
+import csv
+import gzip
+import pathlib
+import shutil
+import statistics
+import subprocess
+import sys
+
+import numpy
+import safetensors.torch
+import torch
+
+import cleave_split
+
+IMAGES = "/usr/share/datasets/fashion-mnist"
+SAMPLES, MEMBERS, CLASSES = 12000, 10, 10
+LEAST = 64  # samples of a member
+WAYS = ("joint", "average", "turns", "alone")
+
+
+class Net(torch.nn.Module):
+    def __init__(self, norm):
+        super().__init__()
+        sizes = [(1, 16, 1), (16, 32, 2), (32, 32, 1), (32, 64, 2)]
+        self.convs = torch.nn.ModuleList(torch.nn.Conv2d(a, b, 3, stride, 1, bias=False) for a, b, stride in sizes)
+        self.norms = torch.nn.ModuleList(torch.nn.BatchNorm2d(b) if norm == "batch" else torch.nn.GroupNorm(4, b) for _, b, _ in sizes)
+        self.relus = torch.nn.ModuleList(torch.nn.ReLU() for _ in sizes)
+        self.pool = torch.nn.AdaptiveAvgPool2d(1)
+        self.flatten = torch.nn.Flatten()
+        self.head = torch.nn.Linear(64, CLASSES)
+
+    def forward(self, x):
+        for conv, norm, relu in zip(self.convs, self.norms, self.relus, strict=True):
+            x = relu(norm(conv(x)))
+        return self.head(self.flatten(self.pool(x)))
+
+
+def read_idx(name, offset):
+    with gzip.open(f"{IMAGES}/{name}-ubyte.gz") as file:
+        return numpy.frombuffer(file.read()[offset:], numpy.uint8)
+
+
+def images(name):
+    values = read_idx(f"{name}-images-idx3", 16).reshape(-1, 1, 28, 28)
+    return ((values / 255 - 0.2860) / 0.3530).astype("float32"), read_idx(f"{name}-labels-idx1", 8).astype("int64")
+
+
+def parts(labels, alpha, seed):
+    """The images of each member. Draws again until each has enough."""
+    random = numpy.random.default_rng(seed)
+    while True:
+        members = [[] for _ in range(MEMBERS)]
+        if alpha is None:
+            members = numpy.array_split(random.permutation(len(labels)), MEMBERS)
+        else:
+            for each in range(CLASSES):
+                of_class = random.permutation(numpy.flatnonzero(labels == each))
+                ends = (numpy.cumsum(random.dirichlet([alpha] * MEMBERS))[:-1] * len(of_class)).astype(int)
+                for member, part in zip(members, numpy.split(of_class, ends), strict=True):
+                    member.extend(part)
+        if min(map(len, members)) >= LEAST:
+            return [numpy.array(member) for member in members]
+
+
+def write_arrays(folder, values, labels):
+    folder.mkdir(parents=True, exist_ok=True)
+    numpy.save(folder / "x.npy", values)
+    numpy.save(folder / "labels.npy", labels)
+
+
+def prepare(options):
+    """Writes the models and the members' data, once."""
+    root = pathlib.Path(options.output)
+    for norm in options.norm:
+        path = root / f"{norm}.pt2"
+        if not path.exists():
+            root.mkdir(parents=True, exist_ok=True)
+            torch.manual_seed(1)
+            cleave_split.export(Net(norm).train(), {"x": torch.rand(2, 1, 28, 28)}, str(path))
+    train, test = images("train"), images("t10k")
+    chosen = numpy.concatenate([numpy.flatnonzero(train[1] == each)[:SAMPLES // CLASSES] for each in range(CLASSES)])
+    train = tuple(each[chosen] for each in train)
+    write_arrays(root / "data/test", *test)
+    for m in range(MEMBERS):
+        write_arrays(root / f"data/test{m}", *(each[m::MEMBERS] for each in test))
+    for data, alpha in (("iid", None), ("skewed", options.alpha)):
+        for seed in options.seed:
+            for m, part in enumerate(parts(train[1], alpha, seed)):
+                write_arrays(root / f"data/{data}-{seed}/{m}", *(each[part] for each in train))
+    return root
+
+
+class Group:
+    """The members in one setting: norm, data, seed."""
+
+    def __init__(self, options, root, norm, data, seed):
+        self.options, self.root, self.norm, self.seed = options, root, norm, seed
+        self.data = root / f"data/{data}-{seed}"
+        self.runs = root / f"{norm}-{data}-{seed}"
+        self.samples = [len(numpy.load(self.data / f"{m}/labels.npy")) for m in range(MEMBERS)]
+
+    def start(self, run, m, test, batch, epochs, more, evaluates):
+        settings = {"model.file": self.root / f"{self.norm}.pt2", "data.train.file": self.data / str(m), "data.test.file": self.root / "data" / test,
+                    "train.batch": batch, "train.epochs": epochs, "run.seed": self.seed, "eval.every": epochs if evaluates else 0,
+                    "train.learning_rate.peak": self.options.rate, "threads.client": 1, "threads.server": 1, **more}
+        return subprocess.Popen([f"{self.options.programs}/cleave-client", "train", "--config", "configs/experiments/cohort.yaml", "--run-dir",
+                                 str(run), "--log-level", "error",
+                                 *[argument for key, value in settings.items() for argument in ("--set", f"{key}={value}")]],
+                                stdout=subprocess.DEVNULL)
+
+    def accuracy(self, run):
+        with open(run / "epochs.csv") as file:
+            return 100 * float(list(csv.DictReader(file))[-1]["eval_top1"])
+
+    def local(self, run, m, epochs, weights=None, evaluates=False):
+        """Trains on the data of one member. Returns the run's folder."""
+        if not (run / "summary.json").exists():
+            shutil.rmtree(run, ignore_errors=True)
+            more = {} if weights is None else {"weights.file": weights}
+            if self.start(run, m, "test", min(32, self.samples[m]), epochs, more, evaluates).wait() != 0:
+                raise SystemExit(f"{run}: the run has failed")
+        return run
+
+    def joint(self):
+        folder = self.runs / "joint"
+        runs = [folder / f"m{m}" for m in range(MEMBERS)]
+        if not all((run / "summary.json").exists() for run in runs):
+            shutil.rmtree(folder, ignore_errors=True)
+            with running_server(self.options, folder) as server:
+                names = ", ".join(run.name for run in runs)
+                clients = [self.start(run, m, f"test{m}", 100, self.options.epochs,
+                                      {"train.micro_batches": MEMBERS, "servers": f"[{server}]", "cohort": f"{{id: {self.runs.name}, members: [{names}], member: {run.name}}}"}, True)
+                           for m, run in enumerate(runs)]
+                if any([client.wait() for client in clients]):
+                    raise SystemExit(f"{folder}: a member has failed")
+        return self.accuracy(runs[0])
+
+    def all(self, train):
+        """The results of train() for all members, some of which run at once."""
+        with concurrent.futures.ThreadPoolExecutor(self.options.jobs) as pool:
+            return list(pool.map(train, range(MEMBERS)))
+
+    def average(self):
+        weights = None
+        for epoch in range(1, self.options.epochs + 1):
+            runs = self.all(lambda m, epoch=epoch, weights=weights: self.local(self.runs / f"average/{epoch}/m{m}", m, 1, weights))
+            weights = self.runs / f"average/{epoch}.safetensors"
+            models = [safetensors.torch.load_file(run / "model.safetensors") for run in runs]
+            shares = [count / sum(self.samples) for count in self.samples]
+            mean = {name: sum(share * model[name].double() for share, model in zip(shares, models, strict=True)).to(value.dtype)
+                    for name, value in models[0].items()}
+            safetensors.torch.save_file(mean, weights)
+        return self.evaluated(weights)
+
+    def turns(self):
+        weights = None
+        for epoch in range(1, self.options.epochs + 1):
+            for m in range(MEMBERS):
+                weights = self.local(self.runs / f"turns/{epoch}/m{m}", m, 1, weights) / "model.safetensors"
+        return self.evaluated(weights)
+
+    def evaluated(self, weights):
+        """The accuracy of these weights, computed by PyTorch."""
+        net = Net(self.norm)
+        net.load_state_dict(safetensors.torch.load_file(weights))
+        net.eval()
+        values, labels = (torch.from_numpy(numpy.load(self.root / f"data/test/{name}.npy")) for name in ("x", "labels"))
+        with torch.no_grad():
+            right = sum((net(x).argmax(1) == y).sum().item() for x, y in zip(values.split(500), labels.split(500), strict=True))
+        return 100 * right / len(labels)
+
+    def alone(self):
+        runs = self.all(lambda m: self.local(self.runs / f"alone/m{m}", m, self.options.epochs, evaluates=True))
+        return statistics.mean(map(self.accuracy, runs))
+
+
+@contextlib.contextmanager
+def running_server(options, folder):
+    server = subprocess.Popen([f"{options.programs}/cleave-server", "serve", "--log-level", "error", "--set", "listen.port=0", "--set",
+                               f"store={folder}/store", "--set", f"limits.sessions={MEMBERS}", "--set", "models.allow=[graph]"],
+                              stdout=subprocess.PIPE, text=True)
+    try:
+        yield server.stdout.readline().strip().rpartition(" ")[2]
+    finally:
+        server.terminate()
+        server.wait()
+
+
+def main(arguments=None):
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--output", required=True, help="folder for data and runs")
+    parser.add_argument("--programs", default="build/release/bin", help="folder of the programs; default: build/release/bin")
+    parser.add_argument("--alpha", type=float, default=0.1, help="of the Dirichlet distribution; default: 0.1")
+    parser.add_argument("--epochs", type=int, default=5, help="default: 5")
+    parser.add_argument("--rate", type=float, default=0.05, help="learning rate; default: 0.05")
+    parser.add_argument("--jobs", type=int, default=2, help="members that train at once on their own; default: 2")
+    parser.add_argument("--seed", type=int, action="append", help="repeatable; default: 1, 2 and 3")
+    parser.add_argument("--norm", choices=("batch", "group"), action="append", help="repeatable; default: both")
+    parser.add_argument("--way", choices=WAYS, action="append", help="repeatable; default: all")
+    options = parser.parse_args(arguments)
+    options.seed, options.norm, options.way = options.seed or [1, 2, 3], options.norm or ["group", "batch"], options.way or WAYS
+    root = prepare(options)
+    print(f"top-1 in %, {options.epochs} epochs, mean and standard deviation of {len(options.seed)} seeds")
+    for norm in options.norm:
+        for data in ("iid", "skewed"):
+            for way in options.way:
+                values = [getattr(Group(options, root, norm, data, seed), way)() for seed in options.seed]
+                spread = statistics.stdev(values) if len(values) > 1 else 0
+                print(f"{norm:<7}{data:<8}{way:<9}{statistics.mean(values):>6.2f} ± {spread:.2f}   {', '.join(f'{value:.2f}' for value in values)}", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
