@@ -75,6 +75,12 @@ Case measure(const SimulateOptions& options, const LinkCosts& link, std::uint32_
   const std::uint32_t batch = configured.settings.batch;
   if (configured.settings.cohort.exists()) {
     const Division share = divisionOfMember(configured.plan, batch);
+    if (share.count < maxReplicasOf(configured.settings)) {
+      throw UsageError("bad-micro-batches",
+                       "one member has too few micro-batches to measure replicas with it alone",
+                       "use --profile, or raise train.micro_batches")
+          .about("train.micro_batches");
+    }
     for (const char* key :
          {"id=''", "members=[]", "member=''", "min_members=0", "begin_members=0"}) {
       overrides.push_back(std::string("cohort.") + key);
@@ -112,7 +118,7 @@ Case measure(const SimulateOptions& options, const LinkCosts& link, std::uint32_
   const std::vector<RunPlan> bodies = prepared.plansOfBodies();
   for (std::size_t b = 0; b < bodies.size(); ++b) {
     ReplicaCosts& replicas = costs.bodies[b].replicas;
-    replicas = replicaCosts(bodies[b], replicas.count, costs.microBatches);
+    replicas = replicaCosts(bodies[b], replicas.count, configured.plan.divide(batch).count);
   }
   setMembers(costs, configured.plan, batch);
   return {std::move(costs), batch};

@@ -153,8 +153,13 @@ PreparedRun prepare(const TrainOptions& options) {
 void writeTraceWhenDone(const std::string& path, TrainRun& run, Trainer& trainer,
                         spdlog::logger& log, nlohmann::json& extras) {
   // A trace can only be fetched while no step is in progress.
-  const std::uint64_t last =
-      std::min(run.prepared().plan.spec.trace.last(), run.prepared().totalSteps());
+  const TraceWindow& window = run.prepared().plan.spec.trace;
+  const std::uint64_t total = run.prepared().totalSteps();
+  if (!path.empty() && window.first > total) {
+    log.warn("no trace: the run has a single step, with which a cohort's trace does not begin");
+    return;
+  }
+  const std::uint64_t last = std::min(window.last(), total);
   trainer.pauseAfter(last);
   trainer.afterEachStep([&, path, last](std::uint64_t step) {
     if (run.session().traces().empty() || step != last) return;

@@ -121,12 +121,13 @@ void addDeviceAndLink(Table& table) {
            })
       .sent();
   table
-      .choice("cohort.order", {std::string(kByMember), std::string(kGlobal)},
-              field(&Settings::cohort, &Cohort::order),
-              "how the servers order the micro-batches of a step: `by-member`: those of each "
-              "member on their own, so that a slow member delays only the end of the step; needs "
-              "memory for the gradients of each; `global`: in the order of the batch. The sums "
-              "have other last bits")
+      .choice(
+          "cohort.order", {std::string(kByMember), std::string(kGlobal)},
+          field(&Settings::cohort, &Cohort::order),
+          "how the servers order the micro-batches of a step: `by-member`: those of each "
+          "member on their own, so that a slow member delays only the end of the step; needs "
+          "memory for the gradients of each in each step in progress; `global`: in the order of "
+          "the batch. The results differ in their last bits")
       .sent();
   table
       .integer("cohort.min_members", "", 0, kMaxMembers,

@@ -128,7 +128,7 @@ void setMembers(StepCosts& costs, const RunPlan& plan, std::uint32_t batch) {
 ReplicaCosts replicaCosts(const RunPlan& body, std::uint32_t count, std::uint32_t microBatches) {
   if (count == 1) return {};
   StageOptions stage = body.stage;
-  stage.microBatches = microBatches;
+  stage.microBatches = maxMicroBatches(microBatches, std::max(1u, body.spec.cohort.size()));
   const auto values = static_cast<double>(maxShareSize(stage, body.blocks));
   return {count, values * sizeof(float), 0};
 }
@@ -145,7 +145,7 @@ StepCosts profiledCosts(const RunPlan& plan, std::span<const RunPlan> bodies, st
   for (std::size_t b = 0; b < bodies.size(); ++b) {
     costs.bodies.push_back(bodyCosts(bodies[b], samples, servers[b]));
     costs.bodies.back().replicas =
-        replicaCosts(bodies[b], bodies[b].spec.replicas, costs.microBatches);
+        replicaCosts(bodies[b], bodies[b].spec.replicas, plan.divide(batch).count);
   }
   if (bodies.front().hasEdges) costs.edges.resize(bodies.size() - 1);
   setFlows(costs, plan, bodies, batch, client, servers);
@@ -214,6 +214,9 @@ Json toJson(const StepCosts& costs, std::uint32_t batch, const StepPrediction* p
   Json json = {{"batch", batch}, {"micro_batches", costs.microBatches}};
   if (costs.members > 1) {
     json["members"] = costs.members;
+    json["order"] = costs.isByMember ? kByMember : kGlobal;
+    json["largest_micro_batch"] = costs.largest;
+    json["micro_batch"] = costs.samples;
     json["member_bytes"] = costs.memberBytes;
   }
   for (const auto& [kind, key] : kKindKeys) json[key] = costs.of(kind);

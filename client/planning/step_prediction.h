@@ -25,11 +25,11 @@ void checkProfiles(const RunPlan& plan, const Profile& client, std::span<const P
 // In a cohort: how an equal share of a batch of this many samples is divided; else the batch. The
 // sizes that members really have vary around it.
 Division divisionOfMember(const RunPlan& plan, std::uint32_t batch);
-// Sets what the members of a cohort add to the costs of a step with a batch of this many samples,
-// `plan` being the client's.
-// costs.microBatches: those of one member before, of all after.
+// Adds the members of a cohort to the costs of a step of one member, in which costs.microBatches
+// are its own; afterwards, they are those of all. `plan`: the client's. `batch`: samples of all
+// members.
 void setMembers(StepCosts& costs, const RunPlan& plan, std::uint32_t batch);
-// The costs of `count` replicas of a body; the seconds of their sum stay 0. `microBatches`: of a
+// The costs of `count` replicas of a body; the seconds of their sum stay 0. `microBatches`: M of a
 // step.
 ReplicaCosts replicaCosts(const RunPlan& body, std::uint32_t count, std::uint32_t microBatches);
 // Returns the costs of a full batch's step. The links' rates and latencies, and the seconds of the

@@ -123,12 +123,12 @@ std::size_t clientBytes(const RunPlan& plan, const std::vector<RunPlan>& bodies,
   const int cut0 = plan.stage.cuts.cut0, cut1 = plan.stage.cuts.cut1;
   const auto bytesOf = [&](int first, int last, std::uint32_t inFlight) {
     return static_cast<double>(partBytes(plan.stage, plan.blocks, first, last,
-                                         plan.spec.microBatches, inFlight,
+                                         plan.stage.microBatches, inFlight,
                                          plan.load(usableCores())));
   };
   double bytes = bytesOf(0, cut0, plan.inFlight) +
-                 bytesOf(cut1, static_cast<int>(plan.blocks.size()), 1) + flowBytes(plan) +
-                 samplesMemory(plan) + passedOnBytes(bodies);
+                 bytesOf(cut1, static_cast<int>(plan.blocks.size()), 1) +
+                 flowBytes(plan, Role::client) + samplesMemory(plan) + passedOnBytes(bodies);
   // The batches in use, the batches prepared ahead, and during an evaluation the first batch of the
   // next epoch.
   const double batches = 2 * plan.spec.staleness + Loader::Options().ahead + 2;

@@ -1,5 +1,6 @@
 #include "common/engine/engine.h"
 
+#include <algorithm>
 #include <cassert>
 #include <stdexcept>
 #include <string>
@@ -132,7 +133,12 @@ Work Engine::workOf(ActionKind kind, Input input) const {
 }
 
 std::optional<Work> Engine::nextOfStage() {
-  const auto lane = nextOf(lanes_);
+  const auto batchOf = [this](std::size_t lane, ActionKind kind) {
+    std::uint32_t batch = 0;
+    while (lanes_[lane].startedOf(kind) >= sequenceIndex(lane, batch + 1)) ++batch;
+    return batch;
+  };
+  const auto lane = nextOf(lanes_, batchOf);
   if (!lane) return std::nullopt;
   StageEngine::Action action = *lanes_[*lane].next();
   Work work = workOf(action.kind, std::move(action.inputs));
@@ -144,7 +150,7 @@ std::optional<Work> Engine::nextOfStage() {
   for (std::size_t each = 0; each < lanes_.size(); ++each) {
     const std::uint32_t before = sequenceIndex(each, batch);
     const std::uint32_t inLane = lanes_[each].startedOf(action.kind);
-    if (inLane > before) started += inLane - before;
+    if (inLane > before) started += std::min(inLane - before, shareOf(open_[batch], each).count);
   }
   work.isFirst = started == 1;
   return work;

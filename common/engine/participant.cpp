@@ -69,11 +69,35 @@ void Participant::keepUntilItsBatch(std::size_t from, TensorMessage&& message) {
     refuse("step-gap", toString(key) + " arrived, but the last known step is " +
                            stepText(key.phase, isTooFar ? reported_ : last));
   }
+  if (links_.size() > 1 && !options_.hasEdges) checkOfMember(from, message);
   if (early_.size() >= links_.size() * maxWaiting(options_.inFlight)) {
     refuse("too-many-in-flight", toString(key) + " arrived long before its step may begin");
   }
   if (train) latestStep_ = std::max(latestStep_, key.step);
   early_.emplace_back(from, std::move(message));
+}
+
+// Throws ProtocolError unless the member may send the activation now, whether or not its batch has
+// begun: so no member uses the memory of the others.
+void Participant::checkOfMember(std::size_t from, const TensorMessage& message) const {
+  const Key key = message.key();
+  if (message.at.batch.memberOf(key.i) != from) {
+    refuse("bad-key", toString(key) + " belongs to another client");
+  }
+  if (key.phase == Phase::train) return;
+  // An evaluation follows the last step that is reported, and ends with a sum over the members.
+  if (message.weightVersion != reported_) {
+    refuse("bad-key", toString(key) + " is for weights after " +
+                          std::to_string(message.weightVersion) + " steps, but " +
+                          std::to_string(reported_) + " are reported");
+  }
+  const auto isOther = [&](const auto& each) {
+    return each.first == from && each.second.at.phase == Phase::eval &&
+           each.second.at.step != key.step;
+  };
+  if (std::ranges::any_of(early_, isOther)) {
+    refuse("too-many-in-flight", toString(key) + " arrived before an earlier batch could begin");
+  }
 }
 
 // Whether receiveTensor() can handle the message now.

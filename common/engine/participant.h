@@ -72,6 +72,7 @@ class Participant : public Engine {
   void dispatch(std::size_t peer, Message&& message);
   void receiveTensor(std::size_t from, TensorMessage&& message);
   void keepUntilItsBatch(std::size_t from, TensorMessage&& message);
+  void checkOfMember(std::size_t from, const TensorMessage& message) const;
   bool mayTake(const TensorMessage& message) const;
   void startBatchOf(const TensorMessage& message);
   void receiveDecision(const StepDecision& decision);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cassert>
 #include <stdexcept>
+#include <tuple>
 #include <utility>
 
 namespace cleave {
@@ -173,16 +174,19 @@ bool StageEngine::isDone(std::uint32_t microBatches) const {
   });
 }
 
-std::optional<std::size_t> nextOf(const std::deque<StageEngine>& stages) {
+std::optional<std::size_t> nextOf(
+    const std::deque<StageEngine>& stages,
+    const std::function<std::uint32_t(std::size_t stage, ActionKind kind)>& batchOf) {
   const auto rank = [](ActionKind kind) {
     return kind == ActionKind::bodyBackward ? 2 : kind == ActionKind::bodyWeights ? 0 : 1;
   };
   std::optional<std::size_t> best;
-  std::pair<int, std::uint32_t> ofBest;
+  std::tuple<std::int64_t, int, std::uint32_t> ofBest;
   for (std::size_t s = 0; s < stages.size(); ++s) {
     const auto kind = stages[s].pick();
     if (!kind) continue;
-    const std::pair own{rank(*kind), stages[s].leftOf(*kind)};
+    const std::int64_t age = batchOf ? -std::int64_t{batchOf(s, *kind)} : 0;
+    const std::tuple own{age, rank(*kind), stages[s].leftOf(*kind)};
     if (best && own <= ofBest) continue;
     best = s;
     ofBest = own;

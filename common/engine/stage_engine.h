@@ -122,9 +122,13 @@ class StageEngine {
   FlowMap<Input> inputs_;
 };
 
-// Of stages that one device computes, and that may continue, the one to continue with. A backward
-// goes first, because a client waits for it, and it frees memory; BodyWeights, for which nobody
-// waits, last. Of equal ones, the stage with the most left to do. nullopt: all wait.
-std::optional<std::size_t> nextOf(const std::deque<StageEngine>& stages);
+// Of stages that one device computes, and that may continue, the one to continue with. An older
+// batch goes first; then a backward, because a client waits for it, and it frees memory;
+// BodyWeights, for which nobody waits, last. Of equal ones, the stage with the most left to do.
+// nullopt: all wait. `batchOf`: the number of the batch of a stage's next action of this kind;
+// null: there is only one.
+std::optional<std::size_t> nextOf(
+    const std::deque<StageEngine>& stages,
+    const std::function<std::uint32_t(std::size_t stage, ActionKind kind)>& batchOf = nullptr);
 
 }  // namespace cleave

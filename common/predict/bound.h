@@ -77,8 +77,8 @@ struct StepCosts {
   std::uint32_t members = 1;
   // If their shares of a batch vary at random: its samples; 0: they are equal.
   std::uint32_t batch = 0;
-  std::uint32_t largest = 1;  // the most samples of a micro-batch
-  std::uint32_t samples = 1;  // those of the micro-batch that has these costs
+  std::uint32_t largest = 1;  // the maximum number of samples of a micro-batch
+  std::uint32_t samples = 1;  // of the micro-batch that has these costs, at most `largest`
   double memberBytes = 0;     // what a member adds to the sum over them, and the size of the sum
   bool isByMember = true;     // the order of the servers (Cohort::isByMember())
 

@@ -324,10 +324,15 @@ RunPlan planReplica(RunPlan plan, std::uint32_t rank) {
   plan.spec.replica = rank;
   plan.stage.replica = replica;
   const Division batch = plan.divide(plan.maxBatch);
-  const Share share = replica.shareOf(batch.all());
-  plan.microBatches = share.count;
-  // An upper bound for all batches: the first replicas have the larger micro-batches.
-  plan.maxBatch = batch.samplesOf(share);
+  if (plan.spec.cohort.exists()) {  // its batches are divided in many ways
+    plan.microBatches = (plan.microBatches + replica.count - 1) / replica.count;
+    plan.maxBatch = std::min(plan.maxBatch, plan.microBatches * batch.largest());
+  } else {
+    const Share share = replica.shareOf(batch.all());
+    plan.microBatches = share.count;
+    // An upper bound for all batches: the first replicas have the larger micro-batches.
+    plan.maxBatch = batch.samplesOf(share);
+  }
   plan.inFlight = inFlightOf(plan.inFlight, replica.count, plan.microBatches, plan.spec.staleness);
   return plan;
 }
@@ -487,40 +492,47 @@ double codecBytes(const RunPlan& plan) {
   return kTables + working + plan.microBatches * states + samplesMemory(plan) + numbers;
 }
 
-// The most micro-batches of the body in flight: of each member W, but no more than there are.
-std::uint32_t bodyInFlight(const RunPlan& plan) {
-  const std::uint64_t members = std::max(1u, plan.spec.cohort.size());
-  const std::uint64_t all = std::uint64_t{plan.microBatches} * (plan.spec.staleness + 1);
-  return static_cast<std::uint32_t>(
-      std::min(plan.inFlight * members, std::max<std::uint64_t>(all, plan.inFlight)));
+// The maximum numbers of micro-batches in flight.
+struct InFlight {
+  std::uint32_t number = 0;
+  // If all had the largest size. Those of a cohort may be smaller.
+  std::uint32_t ofLargest = 0;
+};
+
+// On a server, those of all members of a cohort together, each of which has W.
+InFlight inFlightOn(const RunPlan& plan, Role role) {
+  const std::uint64_t steps = plan.spec.staleness + 1;
+  const std::uint64_t links = role == Role::server ? std::max(1u, plan.spec.cohort.size()) : 1;
+  const std::uint64_t inProgress =
+      std::max<std::uint64_t>(plan.inFlight, plan.microBatches * steps);
+  const auto number = static_cast<std::uint32_t>(std::min(plan.inFlight * links, inProgress));
+  if (!plan.spec.cohort.exists()) return {number, number};
+  const std::uint64_t samples = plan.maxBatch * steps, largest = plan.largestMicroBatch();
+  const std::uint64_t ofLargest = (samples + largest - 1) / largest;
+  return {number, static_cast<std::uint32_t>(std::min<std::uint64_t>(number, ofLargest))};
 }
 
-// The most samples of the body in flight, in micro-batches of the largest size. Those of a cohort
-// are smaller if a member's share is no multiple of it.
-std::uint32_t fullInFlight(const RunPlan& plan) {
-  const std::uint32_t count = bodyInFlight(plan);
-  if (!plan.spec.cohort.exists()) return count;
-  const std::uint64_t samples = std::uint64_t{plan.maxBatch} * (plan.spec.staleness + 1);
-  const std::uint64_t largest = plan.largestMicroBatch();
-  return static_cast<std::uint32_t>(
-      std::min<std::uint64_t>(count, (samples + largest - 1) / largest));
-}
-
-// Buffers for a tensor of each micro-batch in flight. `largest`: its bytes in the largest
-// micro-batch; `least`: in one of a single sample.
-double inFlightBytes(const RunPlan& plan, std::size_t largest, std::size_t least) {
-  const double full = fullInFlight(plan), small = bodyInFlight(plan) - full;
-  // A buffer is at most a quarter larger than the tensor.
-  const double ofLargest = small == 0 ? bufferBytes(largest) : 1.25 * static_cast<double>(largest);
-  return full * ofLargest + small * bufferBytes(least);
+// Buffers for a tensor of each micro-batch in flight. `largest`: its bytes in a micro-batch of the
+// largest size; `ofSample`: in one of a single sample.
+double inFlightBytes(const InFlight& inFlight, std::size_t largest, std::size_t ofSample) {
+  const std::uint32_t others = inFlight.number - inFlight.ofLargest;
+  if (others == 0) return inFlight.ofLargest * bufferBytes(largest);
+  // Small buffers have a minimum size; others are at most a quarter larger than the tensor.
+  const auto withGap = [](std::size_t size) {
+    return std::max(bufferBytes(size), 1.25 * static_cast<double>(size));
+  };
+  return inFlight.ofLargest * withGap(largest) + others * withGap(ofSample);
 }
 
 double bodyBytes(const RunPlan& plan, const PartLoad& load) {
   // Without gradients at its last cut, the body has no backward and keeps nothing for one.
   const bool hasBackward = plan.place.contains(gradientAt(plan.place.lastCut));
+  const InFlight inFlight = hasBackward ? inFlightOn(plan, Role::server) : InFlight();
+  PartLoad ofBody = load;
+  ofBody.smaller = inFlight.number - inFlight.ofLargest;
   return static_cast<double>(partBytes(plan.stage, plan.blocks, plan.stage.cuts.cut0,
                                        plan.stage.cuts.cut1, plan.stage.microBatches,
-                                       hasBackward ? fullInFlight(plan) : 0, load));
+                                       inFlight.ofLargest, ofBody));
 }
 
 }  // namespace
@@ -558,15 +570,16 @@ std::size_t samplesDiskBytes(const RunPlan& plan) {
   return plan.samplesOnDisk ? asSize(2 * (sampleCacheBytes(plan) - samplesMemory(plan))) : 0;
 }
 
-double flowBytes(const RunPlan& plan) {
-  const TensorLinkOptions link = linkOptions(plan, Role::server);
+double flowBytes(const RunPlan& plan, Role role) {
+  const TensorLinkOptions link = linkOptions(plan, role);
+  const InFlight inFlight = inFlightOn(plan, role);
   double bytes = 0;
   for (const Flow flow : plan.flows()) {
-    const TensorSpec largest = link.spec(flow, plan.largestMicroBatch()),
-                     least = link.spec(flow, 1);
-    bytes +=
-        inFlightBytes(plan, largest.bytes(), least.bytes()) +
-        inFlightBytes(plan, link.maxEncodedBytes(flow, largest), link.maxEncodedBytes(flow, least));
+    const TensorSpec largest = link.spec(flow, plan.largestMicroBatch());
+    const TensorSpec ofSample = link.spec(flow, 1);
+    bytes += inFlightBytes(inFlight, largest.bytes(), ofSample.bytes()) +
+             inFlightBytes(inFlight, link.maxEncodedBytes(flow, largest),
+                           link.maxEncodedBytes(flow, ofSample));
   }
   return bytes;
 }
@@ -620,7 +633,8 @@ std::size_t transitBytes(const RunPlan& plan) {
   const double blob = bufferBytes(maxWeightsBytes(plan)) +
                       (plan.spec.trace.steps > 0 ? bufferBytes(kMaxTraceBytes) : 0);
   const double links = std::max(1u, plan.spec.cohort.size());
-  return asSize(flowBytes(plan) + bodyInFlight(plan) * (cuts + double{kMicroBatchBytes}) +
+  const std::uint32_t inFlight = inFlightOn(plan, Role::server).number;
+  return asSize(flowBytes(plan, Role::server) + inFlight * (cuts + double{kMicroBatchBytes}) +
                 measured + answered + links * blob);
 }
 
@@ -634,7 +648,8 @@ namespace {
 // tensors.
 double objectBytes(const RunPlan& plan) {
   constexpr double kBlockObjects = 8 << 10;
-  return kBlockObjects * bodyInFlight(plan) * (plan.stage.cuts.cut1 - plan.stage.cuts.cut0);
+  return kBlockObjects * inFlightOn(plan, Role::server).number *
+         (plan.stage.cuts.cut1 - plan.stage.cuts.cut0);
 }
 
 // The header of a file with the body's weights: each tensor has a line.
@@ -727,8 +742,9 @@ std::size_t stageOutputBytes(const RunPlan& plan) {
   double bytes = bufferBytes(kStagePieceBytes);
   for (const Flow flow : flows) {
     const TensorSpec spec = flowSpec(plan.blocks, plan.stage.cuts, flow, plan.largestMicroBatch());
-    const TensorSpec least = flowSpec(plan.blocks, plan.stage.cuts, flow, 1);
-    bytes += 2 * (inFlightBytes(plan, spec.bytes(), least.bytes()) + bufferBytes(spec.bytes()));
+    const TensorSpec ofSample = flowSpec(plan.blocks, plan.stage.cuts, flow, 1);
+    bytes += 2 * (inFlightBytes(inFlightOn(plan, Role::server), spec.bytes(), ofSample.bytes()) +
+                  bufferBytes(spec.bytes()));
   }
   return asSize(bytes);
 }
@@ -772,7 +788,7 @@ std::vector<MemoryTerm> serverMemory(const RunPlan& plan) {
           {"codecs", codecBytes(plan), otherCodec},
           {"sums over replicas", reduction, fewerParameters},
           {"gradients of the body by member", memberGradientBytes(plan),
-           "set cohort.order: global, with which a slow member delays the others within a step"}};
+           "set cohort.order to global; a slow member then delays the others within a step"}};
 }
 
 MemoryTerm largestServerMemory(const RunPlan& plan) {

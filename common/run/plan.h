@@ -104,9 +104,9 @@ std::int64_t outputSize(const RunPlan& plan);
 EngineOptions engineOptions(const RunPlan& plan);
 TensorLinkOptions linkOptions(const RunPlan& plan, Role role);
 
-// Bytes of pool buffers on one side for the tensors of all flows of the micro-batches in flight,
-// both decoded and encoded.
-double flowBytes(const RunPlan& plan);
+// Bytes of pool buffers on a client or a server for the tensors of all flows of the micro-batches
+// in flight, both decoded and encoded.
+double flowBytes(const RunPlan& plan, Role role);
 
 // Bytes of pool buffers on the client for the encoded tensors of the micro-batches in flight that
 // it passes on from one body to the next; 0 with direct links.

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Compares ways in which 10 clients can train on Fashion-MNIST, with data that are alike and with data that differ.
+"""Compares ways in which 10 clients can train on Fashion-MNIST, with similar and with different data.
 
     python3 configs/experiments/cohort.py --output experiments/cohort
 
@@ -8,9 +8,9 @@
   turns    the model goes from member to member, which train it for an epoch each
   alone    a model each; the mean of their accuracies
 
-The members have the same 12,000 images: dealt at random (iid), or with shares of each class drawn from a Dirichlet distribution (skewed). The
-model is a small CNN, with batch norm or with group norm. All members evaluate the test set of 10,000 images, or parts of it that add up to
-it. Needs the packages cleave_split (python/), torch and safetensors. Finished runs are kept in the folder, and are not repeated.
+The members have 12,000 images, the same in all rows: divided at random (iid), or with shares of each class drawn from a Dirichlet
+distribution (skewed). The model is a small CNN, with batch norm or with group norm. All members evaluate the test set of 10,000 images, or
+parts of it that add up to it. Needs the packages cleave_split (python/), torch and safetensors. Finished runs are kept in the folder, and are not repeated.
 """
 
 import argparse
@@ -32,7 +32,7 @@ import cleave_split
 
 IMAGES = "/usr/share/datasets/fashion-mnist"
 SAMPLES, MEMBERS, CLASSES = 12000, 10, 10
-LEAST = 64  # samples of a member
+MIN_SAMPLES = 64  # samples of a member
 WAYS = ("joint", "average", "turns", "alone")
 
 
@@ -76,7 +76,7 @@ def parts(labels, alpha, seed):
                 ends = (numpy.cumsum(random.dirichlet([alpha] * MEMBERS))[:-1] * len(of_class)).astype(int)
                 for member, part in zip(members, numpy.split(of_class, ends), strict=True):
                     member.extend(part)
-        if min(map(len, members)) >= LEAST:
+        if min(map(len, members)) >= MIN_SAMPLES:
             return [numpy.array(member) for member in members]
 
 
@@ -146,8 +146,9 @@ class Group:
             shutil.rmtree(folder, ignore_errors=True)
             with running_server(self.options, folder) as server:
                 names = ", ".join(run.name for run in runs)
+                cohort = f"{{id: {self.runs.name}, members: [{names}]"
                 clients = [self.start(run, m, f"test{m}", 100, self.options.epochs,
-                                      {"train.micro_batches": MEMBERS, "servers": f"[{server}]", "cohort": f"{{id: {self.runs.name}, members: [{names}], member: {run.name}}}"}, True)
+                                      {"train.micro_batches": MEMBERS, "servers": f"[{server}]", "cohort": f"{cohort}, member: {run.name}}}"}, True)
                            for m, run in enumerate(runs)]
                 if any([client.wait() for client in clients]):
                     raise SystemExit(f"{folder}: a member has failed")
@@ -224,7 +225,8 @@ def main(arguments=None):
             for way in options.way:
                 values = [getattr(Group(options, root, norm, data, seed), way)() for seed in options.seed]
                 spread = statistics.stdev(values) if len(values) > 1 else 0
-                print(f"{norm:<7}{data:<8}{way:<9}{statistics.mean(values):>6.2f} ± {spread:.2f}   {', '.join(f'{value:.2f}' for value in values)}", flush=True)
+                each = ", ".join(f"{value:.2f}" for value in values)
+                print(f"{norm:<7}{data:<8}{way:<9}{statistics.mean(values):>6.2f} ± {spread:.2f}   {each}", flush=True)
     return 0
 
 

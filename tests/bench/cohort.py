@@ -37,8 +37,8 @@ def waits(members, rate):
 
 
 def arguments(options, wait, names, name, more):
-    given = {"data.shape": "[3, 96, 96]", "data.train.size": BATCH // len(names) * (WARM_UP + options.steps), "train.batch": BATCH, "train.micro_batches": MICRO_BATCHES,
-             "eval.every": 0, "threads.client": 1, "metrics.error_every": 0, "train.epochs": 1,
+    given = {"data.shape": "[3, 96, 96]", "data.train.size": BATCH // len(names) * (WARM_UP + options.steps), "train.batch": BATCH,
+             "train.micro_batches": MICRO_BATCHES, "eval.every": 0, "threads.client": 1, "metrics.error_every": 0, "train.epochs": 1,
              "checkpoint.every_seconds": 100000, "codec": "none", **more}
     if len(names) > 1:
         given |= {"cohort.id": "bench", "cohort.members": f"[{', '.join(names)}]", "cohort.member": name}

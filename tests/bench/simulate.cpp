@@ -27,8 +27,12 @@ StepCosts costsFrom(const Json& json) {
   costs.updateSeconds = json.at("update_seconds").get<double>();
   costs.members = json.value("members", 1u);
   costs.memberBytes = json.value("member_bytes", 0.0);
-  // A micro-batch of a cohort has one sample.
-  if (costs.members > 1) costs.batch = json.at("batch").get<std::uint32_t>();
+  if (costs.members > 1) {
+    costs.batch = json.at("batch").get<std::uint32_t>();
+    costs.largest = json.at("largest_micro_batch").get<std::uint32_t>();
+    costs.samples = json.at("micro_batch").get<std::uint32_t>();
+    costs.isByMember = json.at("order") == kByMember;
+  }
   const Json bodies = json.value("bodies", Json::array({json}));
   costs.bodies.clear();
   for (const Json& each : bodies) {

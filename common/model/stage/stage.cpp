@@ -209,7 +209,8 @@ std::size_t partBytes(const StageOptions& options, const std::vector<BlockSpec>&
   const double inEvaluation = inference * load.evaluation;
   const double bytes = copies * parameters * sizeof(float) + trained * trainedBytes +
                        stale * trained * sizeof(float) + copies * buffers * sizeof(float) +
-                       statistics * microBatches * (options.staleness + 1) + casts * (kept + 1) +
+                       statistics * microBatches * (options.staleness + 1) +
+                       casts * (kept + load.smaller + 1) +
                        sizeof(float) * (scratch + std::max(inTraining, inEvaluation));
   constexpr auto kMax = std::numeric_limits<std::size_t>::max();
   return bytes < static_cast<double>(kMax) ? static_cast<std::size_t>(bytes) : kMax;

@@ -276,6 +276,8 @@ struct PartLoad {
   std::uint32_t training = 1;
   std::uint32_t evaluation = 1;
   int threads = 1;
+  // Micro-batches in flight besides those of the largest size, whose number counts their samples.
+  std::uint32_t smaller = 0;
 };
 
 // Estimates, from shapes alone, the memory in bytes that blocks [first, last) need for steps of

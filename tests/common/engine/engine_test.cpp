@@ -699,6 +699,31 @@ TEST_CASE("a server computes for one member while another has not sent its tenso
   }
 }
 
+TEST_CASE("no member fills a server with tensors of later batches") {
+  const auto activation = [](std::uint64_t step, Phase phase, std::uint64_t version) {
+    MicroBatch at = Cohort::of(1);
+    at.phase = phase;
+    at.step = step;
+    return tensor(activationAt(0), at, version);
+  };
+  const auto refused = [&](std::vector<Message> messages) {
+    Cohort cohort;
+    return codeOf([&] {
+      for (Message& message : messages) cohort.server.receive(1, std::move(message));
+    });
+  };
+  const auto both = [&](Message first, Message second) {
+    std::vector<Message> messages;
+    messages.push_back(std::move(first));
+    messages.push_back(std::move(second));
+    return refused(std::move(messages));
+  };
+  CHECK(both(activation(1, Phase::train, 0), activation(2, Phase::train, 1)) == "step-gap");
+  CHECK(both(activation(1, Phase::eval, 0), activation(2, Phase::eval, 0)) == "too-many-in-flight");
+  CHECK(both(activation(1, Phase::train, 0), activation(1, Phase::eval, 1)) == "bad-key");
+  CHECK(both(activation(1, Phase::train, 0), activation(1, Phase::eval, 0)) == "");
+}
+
 TEST_CASE("a server sums the parts of all members in their order, once each") {
   Cohort cohort;
   const auto part = [](std::size_t bytes) {

@@ -161,7 +161,7 @@ TEST_CASE("members that are computed in the order of the batch wait for each oth
   for (const Flow flow : costs.body().place.flows()) costs.flows[flow] = {1, 0, 0};
   const double byMember = simulated(costs, "priority");
   costs.isByMember = false;
-  CHECK(simulated(costs, "priority") >= byMember);
+  CHECK(simulated(costs, "priority") > 1.05 * byMember);
 }
 
 TEST_CASE("the search result is at least the bound and no slower than any schedule") {

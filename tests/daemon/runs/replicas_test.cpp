@@ -116,6 +116,24 @@ TEST_CASE("a body with batch norms and replicas is bit-identical to the whole mo
   CHECK(result.at("equal") == true);
 }
 
+TEST_CASE("members of a cohort whose body has replicas compute the bits of pooled data") {
+  const TemporaryFolder folder;
+  const Replicas replicas(folder, 2, {"--set", "limits.sessions=16"});
+  int run = 0;
+  for (const Arguments& more : std::vector<Arguments>{
+           // More micro-batches of a member than an even share of one client's.
+           {"--members", "2", "--set", "train.micro_batches=3"},
+           {"--members", "5", "--set", "train.micro_batches=2"},
+           {"--members", "3", "--set", "train.staleness=1"},
+           {"--members", "3", "--set", "cohort.order=global"},
+           {"--members", "3", "--set", "train.in_flight=1", "--set",
+            "model={name: small_cnn, width: 4}", "--set", "data.shape=[1, 16, 16]"}}) {
+    CAPTURE(more);
+    const auto result = verify(folder.path(std::to_string(run++)), replicas.addresses(), more);
+    CHECK(result.at("equal") == true);
+  }
+}
+
 TEST_CASE("clipping, averaged weights and adapters are bit-identical with replicas") {
   const TemporaryFolder folder;
   const Replicas replicas(folder, 2);
