@@ -71,11 +71,12 @@ Case measure(const SimulateOptions& options, const LinkCosts& link, std::uint32_
   runOptions.runDir = folder.path() + "/run";
   std::vector<std::string>& overrides = runOptions.common.overrides;
   if (microBatches > 0) overrides.push_back("train.micro_batches=" + std::to_string(microBatches));
-  const PreparedRun configured = resolveRun(runOptions, Purpose::measurement);
-  const std::uint32_t batch = configured.settings.batch;
-  if (configured.settings.cohort.exists()) {
-    const Division share = divisionOfMember(configured.plan, batch);
-    if (share.count < maxReplicasOf(configured.settings)) {
+  Config config = loadConfig(runOptions.common);
+  std::optional<PreparedRun> cohort;  // as configured
+  if (readClientSettings(config).cohort.exists()) {
+    cohort.emplace(resolveRun(runOptions, Purpose::measurement));
+    const Division share = divisionOfMember(cohort->plan, cohort->settings.batch);
+    if (share.count < maxReplicasOf(cohort->settings)) {
       throw UsageError("bad-micro-batches",
                        "one member has too few micro-batches to measure replicas with it alone",
                        "use --profile, or raise train.micro_batches")
@@ -114,6 +115,8 @@ Case measure(const SimulateOptions& options, const LinkCosts& link, std::uint32_
                    "no step could be measured, because the data has too few batches",
                    "give more samples, or a smaller train.batch");
   }
+  const PreparedRun& configured = cohort ? *cohort : prepared;
+  const std::uint32_t batch = configured.settings.batch;
   StepCosts costs = *result.costs;
   const std::vector<RunPlan> bodies = prepared.plansOfBodies();
   for (std::size_t b = 0; b < bodies.size(); ++b) {

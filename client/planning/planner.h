@@ -62,7 +62,7 @@ struct Plans {
   std::size_t considered = 0;  // combinations of cuts, replicas, micro-batches, staleness, codecs
 };
 
-// "bad-staleness"
+// The error "bad-staleness" of a prediction in which steps of a cohort overlap.
 UsageError noOverlapOfCohorts();
 
 // Considers the configured number of micro-batches and those in profiledMicroBatches(), and a
@@ -72,9 +72,9 @@ UsageError noOverlapOfCohorts();
 // for n - 1 servers with one more cut, and moves single cuts of the best ones to any position as
 // long as their bound decreases. A plan with n servers uses the first n of `servers`. Models with
 // inserts, and keepsCuts, keep the configured cuts. Requires a profile in `servers`, and a limit of
-// memory, for each configured body. In a cohort, the members have equal shares of a batch and equal
-// links. Throws UsageError "no-plan" if no plan is within the limits, "other-profile", and
-// "bad-staleness" if steps of a cohort may overlap.
+// memory, for each configured body. The members of a cohort have equal links. Throws UsageError
+// "no-plan" if no plan is within the limits, "other-profile", and "bad-staleness" if steps of a
+// cohort may overlap.
 Plans makePlans(const PreparedRun& run, const Profile& client, std::span<const Profile> servers,
                 const PlannerOptions& options);
 
