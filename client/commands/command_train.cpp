@@ -314,9 +314,20 @@ struct Trained {
   bool hasModel = false;
 };
 
-// Trains until the last step, and writes model and summary durably. Then closes the session.
-Trained trainToTheEnd(TrainCommand& command, TrainRun& run, Trainer& trainer, ModelSaver& saver) {
+// Trains until the last step, and writes model and summary durably. Then closes the session. In a
+// relay, returns nothing at the end of a turn that is not the last one.
+std::optional<Trained> trainToTheEnd(TrainCommand& command, TrainRun& run, Trainer& trainer,
+                                     ModelSaver& saver) {
   const TrainResult result = trainer.run();
+  if (run.hasTurn()) {
+    run.handOver();
+    failpoint("handed-over");
+    if (run.hasTurnsAfter()) {
+      makeRecordsSafe(run);
+      run.close("turn over");
+      return std::nullopt;
+    }
+  }
   // If there is no best model, the last one is saved, whatever keep.last says.
   const bool savesLast =
       run.settings().keepsLast ||
@@ -335,11 +346,11 @@ Trained trainToTheEnd(TrainCommand& command, TrainRun& run, Trainer& trainer, Mo
   failpoint("summary");
   run.close("done");
   failpoint("done");
-  return {result, hasModel};
+  return Trained{result, hasModel};
 }
 
 // Trains until the run is done, and writes its summary. Returns nothing if the run must be
-// restarted from a checkpoint. Throws the error that ended the run.
+// restarted from a checkpoint, or has another turn. Throws the error that ended the run.
 std::optional<nlohmann::json> trainOnce(TrainCommand& command) {
   PreparedRun& prepared = command.prepared;
   spdlog::logger& log = command.log;
@@ -349,7 +360,12 @@ std::optional<nlohmann::json> trainOnce(TrainCommand& command) {
   std::unique_ptr<HttpServer> http;
   if (metrics) http = serveMetrics(*prepared.settings.metrics, metrics);
   const SteadyTime begun = now();
-  run.connect();
+  try {
+    run.connect();
+  } catch (const std::exception& error) {
+    if (!prepared.isResumed) throw;
+    rethrowEnd(error, prepared, true);
+  }
   // The wait for other members of a cohort has no limit.
   if (prepared.plan.member && command.stuckSince) command.stuckSince->exclude(secondsSince(begun));
   const std::uint64_t steps = prepared.totalSteps();
@@ -379,7 +395,7 @@ std::optional<nlohmann::json> trainOnce(TrainCommand& command) {
   });
   warnOfMissingFiles(run, log);
 
-  Trained trained;
+  std::optional<Trained> trained;
   try {
     trained = trainToTheEnd(command, run, trainer, saver);
   } catch (const std::exception& error) {
@@ -395,10 +411,14 @@ std::optional<nlohmann::json> trainOnce(TrainCommand& command) {
     return std::nullopt;
   }
   run.finishRecords();
+  if (!trained) {
+    progress.end();
+    return std::nullopt;
+  }
   const RunSpent spent = trainer.spent();
-  const nlohmann::json summary = summaryOf(command, trained.result, spent, trained.hasModel);
+  const nlohmann::json summary = summaryOf(command, trained->result, spent, trained->hasModel);
   updateSummary(command, summary);
-  log.info("done: {} steps in {}", trained.result.steps, durationText(spent.seconds));
+  log.info("done: {} steps in {}", trained->result.steps, durationText(spent.seconds));
   progress.end();
   return summary;
 }

@@ -62,6 +62,13 @@ PreparedRun prepareMember(RunOptions options, std::uint32_t m, std::uint32_t mem
   });
 }
 
+// Turns are a run's history, which is checked when it is done.
+UsageError noTurnsHere() {
+  return UsageError("bad-cohort", "members that take turns do not train at the same time",
+                    "when their run is done: cleave-client verify --replay RUN of each member")
+      .about("cohort.mode");
+}
+
 // The run's client, or the members of a cohort.
 std::vector<PreparedRun> prepareClients(const VerifyCommandOptions& options, Datasets& opened) {
   std::vector<PreparedRun> clients;
@@ -70,7 +77,9 @@ std::vector<PreparedRun> prepareClients(const VerifyCommandOptions& options, Dat
     clients.push_back(prepareRun(options.run, Purpose::verification, open));
     return clients;
   }
-  resolveRun(options.run, Purpose::verification, open);  // only opens the data
+  // only opens the data
+  const PreparedRun first = resolveRun(options.run, Purpose::verification, open);
+  if (first.settings.cohort.mode == kRelay) throw noTurnsHere();
   RunOptions run = options.run;
   for (std::uint32_t m = 0; m < options.members; ++m) {
     clients.push_back(prepareMember(run, m, options.members, opened));

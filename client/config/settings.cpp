@@ -368,6 +368,10 @@ void useCodecLevels(const ClientSettings& settings, RunSpec& spec) {
   spec.watchEvery = spec.codecLevels ? settings.quality.every : 0;
 }
 
+TurnLength turnLengthOf(const ClientSettings& settings) {
+  return {settings.epochs, settings.turnEpochs};
+}
+
 std::uint32_t trainBatchOf(const ClientSettings& settings, const Datasets& data) {
   if (settings.cohort.exists()) return settings.batch;  // the others' samples are not known yet
   return std::min(settings.batch, data.train->size());

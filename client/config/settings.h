@@ -17,6 +17,7 @@
 #include "client/data/formats/formats.h"
 #include "client/data/samples/data_digest.h"
 #include "client/data/samples/subset.h"
+#include "common/cohort/turns.h"
 #include "common/config/config.h"
 #include "common/graph/adapters.h"
 #include "common/model/stage/stage.h"
@@ -93,8 +94,10 @@ struct ClientSettings : Experiment {
   std::vector<std::string> servers;
   // The number of servers of each body, in model order; empty: one each.
   std::vector<std::uint32_t> bodyReplicas;
-  std::string member;           // in a cohort: the name of this client
-  bool hasDirectLinks = false;  // the servers exchange the tensors between them directly
+  std::string member;            // in a cohort: the name of this client
+  std::string cohortKeyFile;     // in a relay: the key that seals what the members hand on
+  std::uint32_t turnEpochs = 1;  // in a relay: epochs of a turn
+  bool hasDirectLinks = false;   // the servers exchange the tensors between them directly
   // Addresses (HOST:PORT) that servers use to connect to the next server, for each server except
   // the first; empty: the addresses that the client uses.
   std::vector<std::string> directAddresses;
@@ -207,7 +210,9 @@ std::vector<int> innerCutsOf(const std::vector<int>& cuts);
 std::vector<RunSpec> bodyRunSpecs(const RunSpec& whole, const ClientSettings& settings,
                                   const Dataset& train, const UserModel* userModel = nullptr);
 
-// `samples`: of the training data, of all members of a cohort together.
+// In a relay: the epochs of each member, and of its turns.
+TurnLength turnLengthOf(const ClientSettings& settings);
+// `samples`: of the training data, of all members of a cohort together; in a relay, of this one.
 std::uint64_t stepsPerEpoch(const ClientSettings& settings, std::uint32_t samples);
 // The learning rate's options with the run's number of steps.
 LearningRateOptions learningRateOptions(const ClientSettings& settings, std::uint32_t samples);

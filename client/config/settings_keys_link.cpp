@@ -37,13 +37,22 @@ void checkCohortKeys(Config& config, Settings& settings) {
                      "set all three, or none")
         .about("cohort");
   }
-  if (std::ranges::count(members, settings.member) == 1) return;
-  throw UsageError(
-      "bad-cohort",
-      fmt::format("{}: '{}' is not one of cohort.members, {}", config.where("cohort.member"),
-                  settings.member, fmt::join(members, ", ")),
-      "set it to this client's name in that list")
-      .about("cohort.member");
+  if (std::ranges::count(members, settings.member) != 1) {
+    throw UsageError(
+        "bad-cohort",
+        fmt::format("{}: '{}' is not one of cohort.members, {}", config.where("cohort.member"),
+                    settings.member, fmt::join(members, ", ")),
+        "set it to this client's name in that list")
+        .about("cohort.member");
+  }
+  if (settings.cohort.isRelay() && settings.cohortKeyFile.empty()) {
+    throw UsageError("bad-cohort",
+                     "members that take turns need a key, with which they seal head and tail for "
+                     "each other, so that the server cannot read them",
+                     "make one for all members, (umask 077; openssl rand -hex 32 > cohort.key), "
+                     "and set cohort.key_file=cohort.key")
+        .about("cohort.key_file");
+  }
 }
 
 }  // namespace
@@ -121,6 +130,18 @@ void addDeviceAndLink(Table& table) {
            })
       .sent();
   table
+      .choice("cohort.mode", {std::string(kJoint), std::string(kRelay)},
+              field(&Settings::cohort, &Cohort::mode),
+              "`joint`: all members train together; `relay`: one after the other, for members that "
+              "are not online at the same time: [turns](joint.md#one-after-the-other)")
+      .sent();
+  table.integer("cohort.turn_epochs", "", 1, 1000000, &Settings::turnEpochs,
+                "in a relay: the passes over its own samples that a member makes in its turn");
+  table.text(
+      "cohort.key_file", "path", &Settings::cohortKeyFile,
+      "in a relay: the file with the key that all members have, and the server does not: 64 "
+      "hexadecimal digits. It seals head and tail, which the server keeps between the turns");
+  table
       .choice(
           "cohort.order", {std::string(kByMember), std::string(kGlobal)},
           field(&Settings::cohort, &Cohort::order),
@@ -147,7 +168,8 @@ void addDeviceAndLink(Table& table) {
                "with `cohort.min_members`: how long a run waits for a member whose connection has "
                "broken, at most `limits.park_seconds` of the server; how long it then waits for "
                "its client, before it goes on without it; and for how long it goes on before a "
-               "member that comes back takes part again")
+               "member that comes back takes part again. In a relay: how long the others wait for "
+               "the member whose turn it is, before one of them takes the next turn")
       .sent();
   table.text("cohort.member", "text", &Settings::member, "which of `cohort.members` this client is")
       .then(checkCohortKeys);

@@ -140,11 +140,18 @@ Replayed replayRun(const std::vector<std::string>& folders) {
     Replayed result;
     result.folder = done;
     result.steps = summary.at("steps");
-    std::uint64_t loaded = 0;  // epoch
+    std::uint64_t loaded = 0;    // epoch
+    std::size_t turnsBegun = 0;  // of a relay
     for (std::uint64_t step = 1; step <= result.steps; ++step) {
       const std::uint64_t epoch = run.epochOf(step);
       if (epoch != std::exchange(loaded, epoch)) {
         loader = std::make_unique<Loader>(run.data.train, memory, trainingOptions(run, epoch));
+      }
+      if (run.settings.cohort.isRelay()) {
+        const Roster& roster = run.plan.joint->roster();
+        const bool isFirst = turnsBegun < roster.attendance.size() &&
+                             roster.attendance[turnsBegun].firstStep == step;
+        if (isFirst) decider.beginTurn(roster, turnsBegun++);
       }
       const auto batch = loader->next();
       whole.setLossScale(decider.lossScale());

@@ -534,7 +534,7 @@ UsageError noOverlapOfCohorts() {
 Plans makePlans(const PreparedRun& run, const Profile& client, std::span<const Profile> servers,
                 const PlannerOptions& options) {
   const std::uint32_t staleness = std::max(options.staleness, run.plan.spec.staleness);
-  if (run.settings.cohort.size() > 1 && staleness > 0) throw noOverlapOfCohorts();
+  if (run.settings.cohort.atOnce() > 1 && staleness > 0) throw noOverlapOfCohorts();
   checkProfiles(run.plan, client, servers);
   return Planner(run, client, servers, options).make();
 }

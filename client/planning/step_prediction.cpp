@@ -104,7 +104,7 @@ void checkProfiles(const RunPlan& plan, const Profile& client, std::span<const P
 }
 
 Division divisionOfMember(const RunPlan& plan, std::uint32_t batch) {
-  const std::uint32_t members = std::max(1u, plan.spec.cohort.size());
+  const std::uint32_t members = plan.spec.cohort.atOnce();
   const Division whole = plan.divide(batch);
   if (members == 1) return whole;
   const std::uint32_t samples = (batch + members - 1) / members, largest = whole.largest();
@@ -112,7 +112,7 @@ Division divisionOfMember(const RunPlan& plan, std::uint32_t batch) {
 }
 
 void setMembers(StepCosts& costs, const RunPlan& plan, std::uint32_t batch) {
-  costs.members = std::max(1u, plan.spec.cohort.size());
+  costs.members = plan.spec.cohort.atOnce();
   costs.isByMember = plan.spec.cohort.isByMember();
   if (costs.members == 1) return;
   costs.microBatches *= costs.members;
@@ -128,7 +128,7 @@ void setMembers(StepCosts& costs, const RunPlan& plan, std::uint32_t batch) {
 ReplicaCosts replicaCosts(const RunPlan& body, std::uint32_t count, std::uint32_t microBatches) {
   if (count == 1) return {};
   StageOptions stage = body.stage;
-  stage.microBatches = maxMicroBatches(microBatches, std::max(1u, body.spec.cohort.size()));
+  stage.microBatches = maxMicroBatches(microBatches, body.spec.cohort.atOnce());
   const auto values = static_cast<double>(maxShareSize(stage, body.blocks));
   return {count, values * sizeof(float), 0};
 }

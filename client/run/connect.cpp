@@ -72,11 +72,14 @@ void warnWherePlain(const ServerAddress& address, const tcp::socket& socket) {
 // Logs each change of what the client waits for. `known`: what was logged last.
 void announceMissing(const std::string& metadata, std::string& known) {
   const Missing missing = missingFromWire(bytesOf(metadata));
-  if (!missing.inProgress && missing.members.empty()) return;
+  if (!missing.inProgress && missing.members.empty() && missing.turn.empty()) return;
   const std::string what =
-      missing.inProgress
+      missing.turn.empty() && missing.inProgress
           ? "the next checkpoint of the cohort's run in progress"
-          : fmt::format("other members of the cohort: {}", fmt::join(missing.members, ", "));
+      : missing.turn.empty()
+          ? fmt::format("other members of the cohort: {}", fmt::join(missing.members, ", "))
+      : missing.inProgress ? fmt::format("the end of the turn of {}", missing.turn)
+                           : missing.turn + ", whose turn it is";
   if (std::exchange(known, what) != what) processLog()->info("waiting for {}", what);
 }
 

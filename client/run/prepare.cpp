@@ -3,6 +3,7 @@
 #include <spdlog/fmt/fmt.h>
 
 #include <algorithm>
+#include <cassert>
 #include <ctime>
 #include <filesystem>
 #include <limits>
@@ -288,7 +289,17 @@ std::uint64_t PreparedRun::epochOf(std::uint64_t step) const {
                     : (step - 1) / stepsPerEpoch(settings, trainSamples()) + 1;
 }
 
+std::uint64_t PreparedRun::turn() const {
+  assert(settings.cohort.isRelay());
+  return turnsOf(plan.joint->roster()).back();
+}
+
 std::uint64_t PreparedRun::totalSteps() const {
+  if (plan.joint && settings.cohort.isRelay()) {
+    const std::uint64_t first = plan.joint->roster().attendance.back().firstStep;
+    const std::uint64_t epochs = turnLengthOf(settings).epochsOf(turn(), settings.cohort.size());
+    return epochs == 0 ? first - 1 : lastStepOf(epochOf(first) + epochs - 1);
+  }
   const std::uint64_t all = lastStepOf(settings.epochs);
   return settings.maxSteps == 0 ? all : std::min(all, settings.maxSteps);
 }

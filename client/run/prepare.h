@@ -63,15 +63,17 @@ struct PreparedRun {
   // One per element of `bodies`; empty until local servers are started.
   std::vector<ServerAddress> servers;
 
-  // The training samples, of all members of a cohort together. Those of others are known after
-  // TrainRun::connect().
+  // The training samples, of all members of a cohort together; in a relay, of this one. Those of
+  // others are known after TrainRun::connect().
   std::uint32_t trainSamples() const {
     return plan.joint ? plan.joint->samples() : data.train->size();
   }
   // Of an epoch, from 1; in a cohort, unless members leave before its end.
   std::uint64_t lastStepOf(std::uint64_t epoch) const;
   std::uint64_t epochOf(std::uint64_t step) const;  // `step` > 0
-  std::uint64_t totalSteps() const;                 // of the whole run
+  std::uint64_t totalSteps() const;  // of the whole run; in a relay, until the end of this turn
+  // In a relay, after TrainRun::connect(): the number of this turn.
+  std::uint64_t turn() const;
   // One per body: of replicas, that of the first one.
   std::vector<RunPlan> plansOfBodies() const;
   // The replica that each server is.

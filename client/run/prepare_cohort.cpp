@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "client/run/prepare_parts.h"
+#include "common/files/sealed.h"
 
 namespace cleave {
 namespace {
@@ -15,13 +16,42 @@ namespace {
 
 // Keys that concern one member alone.
 bool isOwnKey(const std::string& key) {
-  constexpr std::string_view kKeys[] = {"run.name", "known_as.", "data.",          "model.file",
-                                        "weights.", "device",    "threads.client", "tls.",
-                                        "servers",  "connect.",  "cohort.member",  "kept_samples.",
-                                        "keep.",    "metrics.",  "probe."};
+  constexpr std::string_view kKeys[] = {
+      "run.name",       "known_as.", "data.",   "model.file",     "weights.",      "device",
+      "threads.client", "tls.",      "servers", "connect.",       "cohort.member", "kept_samples.",
+      "keep.",          "metrics.",  "probe.",  "cohort.key_file"};
   return std::ranges::any_of(kKeys, [&](std::string_view own) {
     return own.ends_with('.') ? key.starts_with(own) : key == own;
   });
+}
+
+// Members that take turns.
+void checkRelayUse(const ClientSettings& settings) {
+  const auto refuseHere = [](const std::string& sentence, const std::string& hint,
+                             const std::string& key) {
+    throw UsageError("bad-cohort", sentence, hint).about(key);
+  };
+  if (!settings.checkpoint.enabled()) {
+    refuseHere("a member hands its checkpoint on at the end of its turn, but makes none",
+               "set checkpoint.every_steps or checkpoint.every_seconds", "checkpoint");
+  }
+  if (settings.maxSteps > 0) {
+    refuseHere(
+        "train.max_steps cannot end a turn, which has whole epochs",
+        "set train.max_steps to 0, and train.epochs to the passes over each member's samples",
+        "train.max_steps");
+  }
+  if (!settings.stop.metric.empty()) {
+    refuseHere("train.stop would end the run at one member only", "remove train.stop",
+               "train.stop.metric");
+  }
+  const std::uint64_t turns = turnLengthOf(settings).rounds() * settings.cohort.size();
+  if (turns > kMaxTurns) {
+    refuseHere(fmt::format("the members would have {} turns together, but {} are possible", turns,
+                           kMaxTurns),
+               "raise cohort.turn_epochs", "cohort.turn_epochs");
+  }
+  readSealKey(settings.cohortKeyFile);
 }
 
 }  // namespace
@@ -34,7 +64,8 @@ void checkCohortUse(const PreparedRun& run) {
   if (settings.hasEdges()) {
     refuse("a direct link between servers", "--set connect.direct=false", "connect.direct");
   }
-  if (!fitsBatchNorm(run.plan.blocks, 1)) {
+  if (settings.cohort.isRelay()) checkRelayUse(settings);
+  if (settings.cohort.atOnce() > 1 && !fitsBatchNorm(run.plan.blocks, 1)) {
     refuse("a batch norm with a single value per channel and sample",
            "use larger inputs, or a model with group norm: a member may have a single sample in a "
            "batch",

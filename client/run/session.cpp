@@ -202,7 +202,7 @@ ServerLink::Callbacks ClientSession::callbacksFor(std::size_t server,
   callbacks.deliver = [this, server, mailbox = std::move(mailbox),
                        saved = std::move(saved)](Message message) {
     if (const auto* each = std::get_if<Saved>(&message); each && saved) {
-      saved(server, *each);
+      answersHandOver(*each) ? device_.notify() : saved(server, *each);
     } else if (const auto* drain = std::get_if<Drain>(&message)) {
       receiveDrain(*drain, server);
     } else if (const auto* missing = std::get_if<Missing>(&message)) {
@@ -372,6 +372,31 @@ Blob ClientSession::waitForState() {
 
 void ClientSession::sendState(SharedBytes state) {
   servers_.front()->tensors().send(Blob{kStateClient, {state->data(), state->size()}, state});
+}
+
+void ClientSession::handOver(std::uint64_t step, SharedBytes state) {
+  {
+    const std::lock_guard lock(mutex_);
+    handedOver_ = step;
+  }
+  sendState(std::move(state));
+  const auto answer = [this] {
+    const std::lock_guard lock(mutex_);
+    return handOverSaved_;
+  };
+  waitUntil([&] { return answer().has_value(); }, Patience::untilTimeIsUp);
+  const Saved saved = *answer();
+  if (saved.code.empty()) return;
+  throw RunError(saved.code,
+                 "the server cannot keep the state for the next member: " + saved.sentence,
+                 "continue the run when this has been corrected");
+}
+
+bool ClientSession::answersHandOver(const Saved& saved) {
+  const std::lock_guard lock(mutex_);
+  if (handedOver_ != saved.step || handOverSaved_) return false;
+  handOverSaved_ = saved;
+  return true;
 }
 
 // The links' codecs run in one queue, so the last link's states are the last to arrive.

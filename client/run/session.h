@@ -81,6 +81,9 @@ class ClientSession {
   Blob waitForState();
   // Sends this member's state to those that join. Call before resume().
   void sendState(SharedBytes state);
+  // In a relay: passes this member's sealed state after the last step to the server, and waits
+  // until it is durable there. Throws RunError.
+  void handOver(std::uint64_t step, SharedBytes state);
   // Passes the codecs' states after the last step to `saved`, which is called in the codec queue.
   // `since`: see TensorCodecs::save(). Call between batches.
   void saveCodecs(std::uint64_t since, std::function<void(SavedCodecs saved)> saved);
@@ -174,6 +177,7 @@ class ClientSession {
   void request(Flow flow);
   std::optional<std::vector<Blob>> blobs() const;
   void handOverWeights();
+  bool answersHandOver(const Saved& saved);
   void receiveDrain(const Drain& drain, std::size_t server);
   void linkEnded(std::exception_ptr error);
 
@@ -217,6 +221,9 @@ class ClientSession {
   std::exception_ptr error_;  // the first error
   std::optional<double> lowestSnr_;
   std::optional<Blob> state_;  // see waitForState()
+  // Of the step that handOver() waits for, then the server's answer.
+  std::optional<std::uint64_t> handedOver_;
+  std::optional<Saved> handOverSaved_;
 };
 
 }  // namespace cleave

@@ -43,6 +43,16 @@ StepDecider::StepDecider(const ClientSettings& settings, std::uint32_t samples)
       learningRate_(learningRateOptions(settings, samples)),
       scaler_(settings.scalesLoss()) {}
 
+void StepDecider::beginTurn(const Roster& roster, std::size_t attendance) {
+  const Attendance& turn = roster.attendance[attendance];
+  const std::uint32_t samples = roster.train[turn.present.front()];
+  const auto members = static_cast<std::uint32_t>(roster.train.size());
+  learningRate_ = learningRateOptions(settings_, samples);
+  firstStep_ = turn.firstStep;
+  before_ = turnLengthOf(settings_).epochsBefore(turnsOf(roster)[attendance], members) *
+            stepsPerEpoch(settings_, samples);
+}
+
 StepDecision StepDecider::decide(std::uint64_t step, const GradientReport& head,
                                  const std::vector<GradientReport>& bodies,
                                  const GradientReport& tail) {
@@ -82,7 +92,7 @@ StepDecision StepDecider::decide(std::uint64_t step, const GradientReport& head,
 }
 
 double StepDecider::learningRateOf(std::uint64_t step) const {
-  return learningRate(learningRate_, step);
+  return learningRate(learningRate_, step - firstStep_ + 1 + before_);
 }
 
 }  // namespace cleave

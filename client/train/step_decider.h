@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "client/config/settings.h"
+#include "common/topology/cohort.h"
 #include "common/topology/step.h"
 
 namespace cleave {
@@ -42,6 +43,10 @@ class StepDecider {
   // The settings are borrowed. `samples`: PreparedRun::trainSamples().
   StepDecider(const ClientSettings& settings, std::uint32_t samples);
 
+  // In a relay, each member's learning rates are those of a run of its own: call before the first
+  // step of its turn, this attendance of the roster.
+  void beginTurn(const Roster& roster, std::size_t attendance);
+
   // The loss scale of the next step.
   double lossScale() const { return scaler_.scale(); }
   // If `clipNorm` is set and the norm exceeds it, gradients are scaled by clipNorm / (norm + 1e-6),
@@ -59,7 +64,9 @@ class StepDecider {
 
  private:
   const ClientSettings& settings_;
-  const LearningRateOptions learningRate_;
+  LearningRateOptions learningRate_;
+  std::uint64_t firstStep_ = 1;  // of this turn
+  std::uint64_t before_ = 0;     // the member's steps in earlier turns
   LossScaler scaler_;
   double norm_ = 0;
 };

@@ -18,6 +18,7 @@
 #include "common/core/log.h"
 #include "common/core/units.h"
 #include "common/device/torch_errors.h"
+#include "common/files/sealed.h"
 #include "common/files/sha256.h"
 #include "common/link/edge.h"
 #include "common/link/wire_messages.h"
@@ -211,6 +212,10 @@ void TrainRun::announceMember(wire::Member& member) {
   (*member.mutable_agreed())["initial weights"] = hexOf(sha256Of(textOf(file)));
   if (settings().cohort.needsAll()) return;
   stateBytes_ = maxStateBytes(toSafetensors(stage_.save()).size(), settings().staleness);
+  if (settings().cohort.isRelay()) {
+    stateBytes_ += kSealBytes;
+    member.set_rounds(turnLengthOf(settings()).rounds());
+  }
   member.set_state_bytes(stateBytes_);
 }
 
@@ -256,11 +261,13 @@ void TrainRun::enterCohort() {
     return std::ranges::find(joining, each) == joining.end();
   };
   const auto sender = std::ranges::find_if(present, hasState);
-  if (sender == present.end() || (!joining.empty() && settings().cohort.needsAll())) {
+  const bool isRelay = settings().cohort.isRelay();  // the server has the state
+  if ((sender == present.end() && !isRelay) || (!joining.empty() && settings().cohort.needsAll()) ||
+      (isRelay && present.size() != 1)) {
     throw ProtocolError("bad-metadata", "members join that cannot",
                         "install the same version of Cleave on both machines");
   }
-  sender_ = *sender;
+  if (!isRelay) sender_ = *sender;
   if (joins_) {
     prepared_.commits.clear();
     ownCheckpoints_.clear();
@@ -287,6 +294,7 @@ void TrainRun::enterCohort() {
         .about("train.epochs");
   }
   if (resumes()) bodyWeights_.clear();
+  if (isRelay) return announceTurn(from);
   std::vector<std::string> absent = names;
   for (const std::uint32_t each : present) std::erase(absent, names[each]);
   if (!absent.empty()) {
@@ -301,6 +309,13 @@ void TrainRun::enterCohort() {
         "the cohort has no checkpoint that all members have, so the run starts over "
         "from step 0");
   }
+}
+
+void TrainRun::announceTurn(std::uint64_t from) const {
+  if (!hasTurn()) return processLog()->info("all turns are over: getting the model");
+  processLog()->info("turn {} of {}: steps {} to {}",
+                     prepared_.turn() / settings().cohort.size() + 1,
+                     turnLengthOf(settings()).rounds(), from + 1, prepared_.totalSteps());
 }
 
 void TrainRun::findOwnCheckpoints() {
@@ -408,7 +423,7 @@ void TrainRun::start(DecideFunction decide, const Options& options) {
       std::erase_if(commits, [&](const RunCommit& commit) { return commit.step > step; });
     }
     std::function<void(const Saved&)> savedHere;
-    if (prepared_.plan.member) {
+    if (prepared_.plan.member && !settings().cohort.isRelay()) {
       savedHere = [this](const Saved& own) { session_.reportSaved(own); };
     }
     checkpointer_ = std::make_unique<Checkpointer>(
@@ -510,6 +525,7 @@ void TrainRun::continueAt(std::uint64_t step) {
   point.step = step;
   point.generation = knownConnections(diskFiles(), prepared_.folder).generation;
   point.recorded = lastRecordedStep(prepared_.folder);
+  point.beginsTurn = beginsTurn();
   for (std::size_t b = 0; b < prepared_.bodies.size(); ++b) {
     point.servers.push_back(answer(b).recorded_step());
   }
@@ -523,11 +539,34 @@ void TrainRun::forgetAfter(std::uint64_t step) const {
   CheckpointStore(diskFiles(), prepared_.folder).removeAfter(step);
 }
 
-// Continues with the sender's part of the checkpoint.
+// What the state of a step is sealed for: the server cannot pass on that of another cohort or step.
+std::string TrainRun::sealContext(std::uint64_t step) const {
+  return fmt::format("{}\n{}\n{}", settings().cohort.id, step, digestOf(prepared_.plan.spec));
+}
+
+// Waits for another member's part of the checkpoint, and opens it if it is sealed.
+Blob TrainRun::receiveState(std::uint64_t step, const std::string& name) {
+  Blob state = session_.waitForState();
+  if (!settings().cohort.isRelay()) return state;
+  try {
+    const auto opened = std::make_shared<const std::vector<std::byte>>(
+        openSealed(readSealKey(settings().cohortKeyFile), sealContext(step), state.bytes));
+    return {state.flow, {opened->data(), opened->size()}, opened};
+  } catch (const RunError& error) {
+    throw UsageError("cannot-open", fmt::format("{} cannot be opened: {}", name, error.what()),
+                     "use the same file for cohort.key_file at all members")
+        .about("cohort.key_file");
+  }
+}
+
+// Continues with another member's part of the checkpoint.
 nlohmann::json TrainRun::restoreFromSender() {
   const std::uint64_t step = resumeStep();
-  const std::string name = "the state that " + settings().cohort.members[sender_] + " has sent";
-  const Blob state = session_.waitForState();
+  const bool isRelay = settings().cohort.isRelay();
+  const std::string name =
+      isRelay ? "the state from the end of the last turn"
+              : "the state that " + settings().cohort.members[sender_] + " has sent";
+  const Blob state = receiveState(step, name);
   const CheckpointContent content =
       readCheckpoint(textOf(state.bytes), digestOf(prepared_.plan.spec), name);
   if (content.engine.applied != step) {
@@ -539,6 +578,11 @@ nlohmann::json TrainRun::restoreFromSender() {
     throw badCheckpoint(name + " has notes of another step");
   }
   for (const char* const ofSender : {"spent", "kept", "target"}) notes.erase(ofSender);
+  if (isRelay) {  // the epochs of the others are theirs
+    notes["epoch_steps"] = 0;
+    notes["epoch_seconds"] = 0;
+    notes["epoch_metrics"] = {{"samples", 0}, {"sums", nlohmann::json::object()}};
+  }
   if (!ownSpent_.is_null()) notes["spent"] = ownSpent_;
   stage_.restore(tensorsOf(content.stage, name));
   // Those of this member may be of steps that the others did not make.
@@ -546,6 +590,41 @@ nlohmann::json TrainRun::restoreFromSender() {
   session_.resume(content.engine, {});
   continuedAt(step);
   return notes;
+}
+
+std::vector<std::byte> TrainRun::stateToSend(const CheckpointContent& own) const {
+  const PartState state{own.engine, own.spec, own.notes, {}};
+  return checkpointFile(state, writeSafetensors(own.stage));
+}
+
+bool TrainRun::hasTurn() const {
+  return settings().cohort.isRelay() &&
+         prepared_.turn() / settings().cohort.size() < turnLengthOf(settings()).rounds();
+}
+
+bool TrainRun::hasTurnsAfter() const {
+  const std::uint64_t all = turnLengthOf(settings()).rounds() * settings().cohort.size();
+  return prepared_.turn() + 1 < all;
+}
+
+void TrainRun::handOver() {
+  const std::uint64_t step = prepared_.totalSteps();
+  const CheckpointStore store(diskFiles(), prepared_.folder);
+  const auto commits = readCommits(diskFiles(), prepared_.folder);
+  const bool isCommitted = !commits.empty() && commits.front().step == step;
+  const auto own = isCommitted ? store.find(step, commits.front().client) : std::nullopt;
+  if (!own) {
+    throw RunError("no-checkpoint",
+                   fmt::format("the last step of the turn, {}, has no checkpoint to hand on", step),
+                   "correct what the warnings above say, and continue the run");
+  }
+  const CheckpointContent content = readCheckpoint(store, *own, digestOf(prepared_.plan.spec));
+  const auto sealed = std::make_shared<const std::vector<std::byte>>(
+      seal(readSealKey(settings().cohortKeyFile), sealContext(step), stateToSend(content)));
+  failpoint("hand-over");
+  session_.handOver(step, sealed);
+  processLog()->info("the turn is over: {} handed on after step {}",
+                     bytesText(static_cast<double>(sealed->size())), step);
 }
 
 nlohmann::json TrainRun::resume() {
@@ -566,9 +645,7 @@ nlohmann::json TrainRun::resume() {
   CheckpointContent content = readCheckpoint(store, *own, digestOf(prepared_.plan.spec));
   stage_.restore(tensorsOf(content.stage, "the checkpoint"));
   if (!answer().joining().empty() && settings().cohort.members[sender_] == settings().member) {
-    const PartState state{content.engine, content.spec, content.notes, {}};
-    session_.sendState(std::make_shared<const std::vector<std::byte>>(
-        checkpointFile(state, writeSafetensors(content.stage))));
+    session_.sendState(std::make_shared<const std::vector<std::byte>>(stateToSend(content)));
   }
   session_.resume(content.engine, std::move(content.codecs));
   if (checkpointer_) checkpointer_->continued(*own);
@@ -613,8 +690,9 @@ MicroBatch TrainRun::beginBatch(Phase phase, std::uint64_t step, const Batch& ba
   const RunPlan& plan = prepared_.plan;
   const MicroBatch at{phase, step, 0, plan.division(phase, step, batch.samples())};
   BatchView view = viewOf(batch);
-  const Share share = plan.member ? at.batch.shareOfMember(*plan.member) : at.batch.all();
-  if (plan.member) {
+  const bool isShared = plan.member && !plan.spec.cohort.isRelay();
+  const Share share = isShared ? at.batch.shareOfMember(*plan.member) : at.batch.all();
+  if (isShared) {
     assert(at.batch.samplesOf(share) == batch.samples());
     if (share.count > 0) view.first = at.batch.offset(share.first);
     view.whole = at.batch.samples;

@@ -64,6 +64,15 @@ class TrainRun {
   // one. Returns the notes that were passed to copyState(). Throws RunError "no-checkpoint",
   // "bad-checkpoint", UsageError "other-run-spec", "inexact".
   nlohmann::json resume();
+  // In a relay. Whether the run continues from the end of the turn before this one.
+  bool beginsTurn() const { return settings().cohort.isRelay() && joins_; }
+  // Whether the client has a turn; otherwise all turns are over.
+  bool hasTurn() const;
+  // Whether there are turns after this one.
+  bool hasTurnsAfter() const;
+  // Call at the end of the turn, when its last step has a checkpoint: seals this client's part of
+  // it, and passes it to the server for the next member. Throws RunError.
+  void handOver();
   // Call after resume() or loadWeights().
   const ResumeCounts& resumeCounts() const { return resumeCounts_; }
   // Null if the run makes no checkpoints.
@@ -111,7 +120,11 @@ class TrainRun {
   void requestEdges(std::size_t body, wire::Hello& hello) const;
   void announceMember(wire::Member& member);
   void enterCohort();
+  void announceTurn(std::uint64_t from) const;
   nlohmann::json restoreFromSender();
+  Blob receiveState(std::uint64_t step, const std::string& name);
+  std::vector<std::byte> stateToSend(const CheckpointContent& own) const;
+  std::string sealContext(std::uint64_t step) const;
   void writeCohortFile() const;
   bool allAnswers(const std::function<bool(const wire::HelloOk& ok)>& holds) const;
   void findOwnCheckpoints();

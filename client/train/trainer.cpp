@@ -43,7 +43,11 @@ Trainer::Trainer(TrainRun& run, Progress& progress)
       decider_(settings_, run.prepared().trainSamples()),
       quality_(run.prepared().plan.spec.codecLevels ? settings_.quality : QualitySettings{},
                hasEightBits(run.prepared().plansOfBodies())),
-      meter_(placesOf(run.prepared().plansOfBodies()), settings_.bodyReplicas) {}
+      meter_(placesOf(run.prepared().plansOfBodies()), settings_.bodyReplicas) {
+  if (!settings_.cohort.isRelay()) return;
+  const Roster& roster = run.prepared().plan.joint->roster();
+  decider_.beginTurn(roster, roster.attendance.size() - 1);
+}
 
 void Trainer::start(const TrainRun::Options& options) {
   run_.start([this](const std::vector<BodyDone>& bodies) { return decide(bodies); }, options);
@@ -82,9 +86,10 @@ TrainResult Trainer::run() {
   shown_.epochs = totalSteps_ == 0 ? 0 : run_.prepared().epochOf(totalSteps_);
 
   // If a checkpoint was made after an epoch's last step but before its evaluation, that epoch is
-  // also unfinished.
-  bool isMidway = result_.steps > 0;
-  std::uint64_t epoch = isMidway ? run_.prepared().epochOf(result_.steps) : 1;
+  // also unfinished; but not at the beginning of a turn, because it is another member's.
+  bool isMidway = result_.steps > 0 && !run_.beginsTurn();
+  std::uint64_t epoch = isMidway ? run_.prepared().epochOf(result_.steps)
+                                 : run_.prepared().epochOf(result_.steps + 1);
   for (; stepsLeft() || isMidway; ++epoch) {
     if (!std::exchange(isMidway, false)) beginEpoch();
     trainEpoch(epoch);

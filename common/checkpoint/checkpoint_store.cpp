@@ -76,18 +76,8 @@ std::optional<std::uint64_t> stepOfName(const std::string& name, std::string_vie
 }  // namespace
 
 std::string bytesOfHex(const std::string& hex) {
-  std::string bytes;
-  for (std::size_t at = 0; at < hex.size(); at += 2) {
-    unsigned value = 0;
-    const char* const end = hex.data() + std::min(at + 2, hex.size());
-    const auto parsed = std::from_chars(hex.data() + at, end, value, 16);
-    if (hex.size() % 2 != 0 || parsed.ec != std::errc() || parsed.ptr != end) {
-      throw RunError("bad-checkpoint", "'" + hex.substr(0, 64) + "' is not a digest")
-          .about("--resume");
-    }
-    bytes += static_cast<char>(value);
-  }
-  return bytes;
+  if (auto bytes = fromHex(hex)) return *std::move(bytes);
+  throw RunError("bad-checkpoint", "'" + hex.substr(0, 64) + "' is not a digest").about("--resume");
 }
 
 std::uint64_t CheckpointInfo::totalBytes() const {

@@ -56,7 +56,9 @@ JointPlan::JointPlan(const Options& options, Roster roster)
   assert(roster_.train.size() == roster_.evaluation.size());
   for (std::size_t a = 0; a < roster_.attendance.size(); ++a) check(a);
   for (std::size_t a = 0; a < roster_.attendance.size(); ++a) plan(a);
-  for (const std::uint32_t member : roster_.attendance.front().present) {
+  const auto& attendance = roster_.attendance;
+  const auto& counted = options.isRelay ? attendance.back() : attendance.front();
+  for (const std::uint32_t member : counted.present) {
     samples_ += roster_.train[member];
   }
 }
@@ -180,6 +182,10 @@ JointPlan::Batches JointPlan::evaluationBatches(std::size_t attendance) const {
 JointPlan::Divisions JointPlan::divide(const Set& set, Batches batches) const {
   Divisions divisions;
   for (const Batches::Batch& batch : batches.all) {
+    if (options_.isRelay) {
+      divisions.push_back(Division::of(batch.end - batch.begin, options_.microBatches));
+      continue;
+    }
     std::vector<std::uint32_t> byMember(roster_.train.size());
     for (const std::uint32_t sample : batches.samplesOf(batch)) ++byMember[set.memberOf(sample)];
     std::vector<std::uint32_t> ofPresent;

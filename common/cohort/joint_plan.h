@@ -27,13 +27,16 @@ class JointPlan {
     std::uint32_t batch = 1;         // samples of a training batch, of all members together
     std::uint32_t evalBatch = 1;     // samples of an evaluation batch
     std::uint32_t microBatches = 1;  // M: a micro-batch has at most ceil(batch / M) samples
+    // One member takes part at a time, and its batches are divided as those of a single client.
+    bool isRelay = false;
   };
   // The roster has training samples of members that are present. Throws UsageError "bad-cohort"
   // unless each attendance has some, and they are in order.
   JointPlan(const Options& options, Roster roster);
 
   const Roster& roster() const { return roster_; }
-  // Training samples of the members that are present in the first step.
+  // Training samples of the members that are present in the first step; in a relay, of the one
+  // whose turn it is.
   std::uint32_t samples() const { return samples_; }
   // The first training sample of a member among those of all, which are numbered member by member.
   std::uint32_t firstSampleOf(std::uint32_t member) const { return train_.first[member]; }

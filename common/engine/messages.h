@@ -107,6 +107,7 @@ struct Drain {
 struct Missing {
   std::vector<std::string> members;
   bool inProgress = false;  // the client waits until it can join
+  std::string turn = {};    // in a relay, the member whose turn it is; `inProgress`: it trains
 };
 
 // The answer to a Fetch (a safetensors file or a trace's bytes), or the initial weights.

@@ -3,6 +3,7 @@
 #include <openssl/evp.h>
 #include <spdlog/fmt/fmt.h>
 
+#include <charconv>
 #include <fstream>
 #include <vector>
 
@@ -56,6 +57,19 @@ std::string hexOf(std::string_view bytes) {
   std::string hex;
   for (const char c : bytes) hex += fmt::format("{:02x}", static_cast<unsigned char>(c));
   return hex;
+}
+
+std::optional<std::string> fromHex(std::string_view digits) {
+  std::string bytes;
+  if (digits.size() % 2 != 0) return std::nullopt;
+  for (std::size_t at = 0; at < digits.size(); at += 2) {
+    unsigned value = 0;
+    const char* const end = digits.data() + at + 2;
+    const auto parsed = std::from_chars(digits.data() + at, end, value, 16);
+    if (parsed.ec != std::errc() || parsed.ptr != end) return std::nullopt;
+    bytes += static_cast<char>(value);
+  }
+  return bytes;
 }
 
 }  // namespace cleave

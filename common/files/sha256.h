@@ -35,5 +35,7 @@ std::string sha256Of(std::string_view bytes);
 std::optional<std::string> sha256OfFile(const std::string& path);
 // Hexadecimal digits of `bytes`, such as a digest.
 std::string hexOf(std::string_view bytes);
+// The bytes that these hexadecimal digits stand for; nullopt if they are no such digits.
+std::optional<std::string> fromHex(std::string_view digits);
 
 }  // namespace cleave

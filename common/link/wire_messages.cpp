@@ -268,6 +268,7 @@ std::string toWire(const Missing& missing) {
   wire::Roster proto;
   for (const std::string& name : missing.members) proto.add_missing(name);
   proto.set_in_progress(missing.inProgress);
+  proto.set_turn(missing.turn);
   return proto.SerializeAsString();
 }
 
@@ -276,6 +277,7 @@ Missing missingFromWire(std::span<const std::byte> metadata) {
   Missing missing;
   for (const std::string& name : proto.missing()) missing.members.push_back(printable(name));
   missing.inProgress = proto.in_progress();
+  missing.turn = printable(proto.turn());
   return missing;
 }
 
@@ -295,7 +297,8 @@ Roster rosterFromWire(const wire::CohortPlan& proto, std::size_t members) {
     return static_cast<std::size_t>(list.size()) == members;
   };
   bool fits = isOfAll(proto.train_samples()) && isOfAll(proto.evaluation_samples()) &&
-              static_cast<std::size_t>(proto.attendance_size()) <= kMaxAttendances;
+              static_cast<std::size_t>(proto.attendance_size()) <= kMaxTurns;
+  std::size_t entries = 0;
   Roster roster;
   roster.train.assign(proto.train_samples().begin(), proto.train_samples().end());
   roster.evaluation.assign(proto.evaluation_samples().begin(), proto.evaluation_samples().end());
@@ -304,11 +307,14 @@ Roster rosterFromWire(const wire::CohortPlan& proto, std::size_t members) {
         each.first_step(), each.evaluated(), {each.present().begin(), each.present().end()}};
     const Attendance* const before =
         roster.attendance.empty() ? nullptr : &roster.attendance.back();
-    const bool isChange = before == nullptr || next.present != before->present;
+    // A member that takes turns may have the next one too, if the others stay away.
+    const bool isChange =
+        before == nullptr || next.present.size() == 1 || next.present != before->present;
     fits = fits && isChange && next.follows(before, members);
+    entries += next.present.size();
     roster.attendance.push_back(std::move(next));
   }
-  if (!fits) {
+  if (!fits || entries > kMaxAttendances * kMaxMembers) {
     throw ProtocolError("bad-metadata", "the plan of a cohort is not one of its " +
                                             std::to_string(members) + " members");
   }

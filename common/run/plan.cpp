@@ -256,9 +256,22 @@ void checkCohort(const RunSpec& spec, const CodecPlan& codecs) {
                      " members, but needs " + std::to_string(needed) + " to go on",
                  "set cohort.min_members to a number up to that one", "cohort.begin_members");
   }
+  if (cohort.mode != kJoint && cohort.mode != kRelay) {
+    refuseCohort(fmt::format("'{}' is not a mode of a cohort", printable(cohort.mode)),
+                 fmt::format("use {} or {}", kJoint, kRelay), "cohort.mode");
+  }
+  if (cohort.isRelay() && (cohort.minMembers > 0 || cohort.beginMembers > 0)) {
+    refuseCohort("in a relay, one member trains at a time, so it needs no others",
+                 "remove cohort.min_members and cohort.begin_members",
+                 cohort.minMembers > 0 ? "cohort.min_members" : "cohort.begin_members");
+  }
   if (cohort.order != kByMember && cohort.order != kGlobal) {
     refuseCohort(fmt::format("'{}' is not an order of a cohort", printable(cohort.order)),
                  fmt::format("use {} or {}", kByMember, kGlobal), "cohort.order");
+  }
+  if (cohort.isRelay() && (spec.bodies > 1 || spec.replicas > 1)) {
+    refuseCohort("a cohort whose members take turns needs a single server",
+                 "use one server, or set cohort.mode to joint", "cohort.mode");
   }
   if (!cohort.needsAll() && (spec.bodies > 1 || spec.replicas > 1)) {
     refuseCohort("a cohort that may go on without a member needs a single server",
@@ -306,11 +319,12 @@ void joinMembers(const RunSpec& spec, Roster roster, std::uint64_t shareValues,
   check(roster.train, 1, "training");
   check(roster.evaluation, 0, "evaluation");
   const auto joint = std::make_shared<const JointPlan>(
-      JointPlan::Options{spec.seed, spec.cohort.batch, spec.cohort.evalBatch, spec.microBatches},
+      JointPlan::Options{spec.seed, spec.cohort.batch, spec.cohort.evalBatch, spec.microBatches,
+                         spec.cohort.isRelay()},
       std::move(roster));
   for (RunPlan* const plan : plans) {
     plan->joint = joint;
-    plan->partBytes = maxPartBytes(shareValues);
+    if (!spec.cohort.isRelay()) plan->partBytes = maxPartBytes(shareValues);
   }
 }
 
@@ -372,8 +386,8 @@ RunPlan planClient(const RunSpec& spec, const std::vector<int>& innerCuts,
   plan.maxKeptSamples = spec.trainSamples;
   plan.microBatches = spec.microBatches;
   plan.maxBatch = spec.maxBatch;
-  if (spec.cohort.exists()) {
-    plan.microBatches = maxMicroBatches(spec.microBatches, std::max(1u, spec.cohort.size()));
+  if (spec.cohort.atOnce() > 1) {
+    plan.microBatches = maxMicroBatches(spec.microBatches, spec.cohort.atOnce());
     plan.stage.microBatches = plan.microBatches;  // as many have batch-norm statistics
   }
   const std::uint32_t inProgress = plan.microBatches * (spec.staleness + 1);
@@ -418,6 +432,8 @@ EngineOptions engineOptions(const RunPlan& plan) {
     options.planned = [joint = plan.joint](const MicroBatch& at) {
       return joint->division(at.phase, at.step);
     };
+  }
+  if (plan.joint && !plan.spec.cohort.isRelay()) {
     options.member = plan.member;
     options.sumsMembers = plan.spec.cutNumber == 0 && plan.stage.replica.rank == 0;
     options.byMember = plan.spec.cohort.isByMember();
@@ -502,11 +518,11 @@ struct InFlight {
 // On a server, those of all members of a cohort together, each of which has W.
 InFlight inFlightOn(const RunPlan& plan, Role role) {
   const std::uint64_t steps = plan.spec.staleness + 1;
-  const std::uint64_t links = role == Role::server ? std::max(1u, plan.spec.cohort.size()) : 1;
+  const std::uint64_t links = role == Role::server ? plan.spec.cohort.atOnce() : 1;
   const std::uint64_t inProgress =
       std::max<std::uint64_t>(plan.inFlight, plan.microBatches * steps);
   const auto number = static_cast<std::uint32_t>(std::min(plan.inFlight * links, inProgress));
-  if (!plan.spec.cohort.exists()) return {number, number};
+  if (plan.spec.cohort.atOnce() == 1) return {number, number};
   const std::uint64_t samples = plan.maxBatch * steps, largest = plan.largestMicroBatch();
   const std::uint64_t ofLargest = (samples + largest - 1) / largest;
   return {number, static_cast<std::uint32_t>(std::min<std::uint64_t>(number, ofLargest))};
@@ -632,7 +648,7 @@ std::size_t transitBytes(const RunPlan& plan) {
       plan.hasEdges ? plan.inFlight * (answerBytes(plan) + kMicroBatchBytes) : 0;
   const double blob = bufferBytes(maxWeightsBytes(plan)) +
                       (plan.spec.trace.steps > 0 ? bufferBytes(kMaxTraceBytes) : 0);
-  const double links = std::max(1u, plan.spec.cohort.size());
+  const double links = plan.spec.cohort.atOnce();
   const std::uint32_t inFlight = inFlightOn(plan, Role::server).number;
   return asSize(flowBytes(plan, Role::server) + inFlight * (cuts + double{kMicroBatchBytes}) +
                 measured + answered + links * blob);
@@ -701,13 +717,13 @@ double computedBytes(const RunPlan& plan) {
   return state + std::max(operators * (all - state), read) + (isGraph ? kGraphBytes : 0);
 }
 
-// oneDNN keeps the code that it compiles for each operator and shape. Without a cohort, the few
-// sizes of micro-batches are part of kBytes below; in a cohort, a micro-batch may have any number
-// of samples up to the largest.
+// oneDNN keeps the code that it compiles for each operator and shape. The few sizes of one client's
+// micro-batches are part of kBytes below; if several members train at once, a micro-batch may have
+// any number of samples up to the largest.
 double compiledBytes(const RunPlan& plan) {
   constexpr double kBytes = 64 << 10;  // per operator and shape
   constexpr double kMaxKept = 1024;    // by default
-  if (!plan.spec.cohort.exists()) return 0;
+  if (plan.spec.cohort.atOnce() == 1) return 0;
   double weights = 0;
   for (int b = plan.stage.cuts.cut0; b < plan.stage.cuts.cut1; ++b) {
     for (const ParameterSpec& tensor : plan.blocks[static_cast<std::size_t>(b)].tensors) {
@@ -727,10 +743,10 @@ double ownProcessBytes(const RunPlan& plan) {
 // The gradients of the body by member, but those of one, which are part of the body.
 double memberGradientBytes(const RunPlan& plan) {
   const Cohort& cohort = plan.spec.cohort;
-  if (!cohort.exists() || !cohort.isByMember()) return 0;
+  if (!cohort.isByMember()) return 0;
   const auto trained =
       static_cast<double>(trainedCount(plan.blocks, plan.stage.cuts.cut0, plan.stage.cuts.cut1));
-  return sizeof(float) * trained * (cohort.size() - 1.0) * (plan.spec.staleness + 1.0);
+  return sizeof(float) * trained * (cohort.atOnce() - 1.0) * (plan.spec.staleness + 1.0);
 }
 
 }  // namespace

@@ -96,6 +96,7 @@ void forEachField(Is<InsertSpec> auto& insert, auto visit) {
 void forEachField(Is<Cohort> auto& cohort, auto visit) {
   visit("id", cohort.id, FieldRange());
   visit("members", cohort.members, FieldRange());
+  visit("mode", cohort.mode, FieldRange());
   visit("batch", cohort.batch, FieldRange{0, kMaxBatch});
   visit("eval_batch", cohort.evalBatch, FieldRange{0, kMaxBatch});
   visit("order", cohort.order, FieldRange());

@@ -1,5 +1,6 @@
 // A cohort: clients, its members, that train one model with the samples of all. Each has head and
-// tail, and its own samples; the bodies compute the micro-batches of all.
+// tail, and its own samples. They train together, and the bodies compute the micro-batches of all;
+// or one after the other.
 #pragma once
 
 #include <cstdint>
@@ -15,9 +16,15 @@ inline constexpr std::string_view kByMember = "by-member";
 // All in the order of the batch: a slow member delays those after it. One set of gradients.
 inline constexpr std::string_view kGlobal = "global";
 
+// Together: each batch has samples of all members that take part.
+inline constexpr std::string_view kJoint = "joint";
+// One after the other: each trains on its own samples in its turn, and hands head and tail on.
+inline constexpr std::string_view kRelay = "relay";
+
 struct Cohort {
-  std::string id;                    // empty: the run is not one of a cohort
-  std::vector<std::string> members;  // their names; a member's number is its position
+  std::string id;                          // empty: the run is not one of a cohort
+  std::vector<std::string> members;        // their names; a member's number is its position
+  std::string mode = std::string(kJoint);  // kJoint or kRelay
   // In a run spec: samples of the batches of training and evaluation, of all members together.
   std::uint32_t batch = 0;
   std::uint32_t evalBatch = 0;
@@ -30,12 +37,16 @@ struct Cohort {
   // The number of members, the first among them, with which the run begins; 0: all.
   std::uint32_t beginMembers = 0;
   // How long a run that continues waits for those that made its last steps, once `minMembers` are
-  // connected; and how long it then goes on before another one may join.
+  // connected; and how long it then goes on before another one may join. In a relay: how long the
+  // others wait for the member whose turn it is.
   std::uint32_t waitSeconds = 60;
 
   bool exists() const { return !id.empty(); }
   std::uint32_t size() const { return static_cast<std::uint32_t>(members.size()); }
-  bool needsAll() const { return minMembers == 0 || minMembers >= size(); }
+  bool isRelay() const { return exists() && mode == kRelay; }
+  // The number of members that train at the same time; 1 without a cohort.
+  std::uint32_t atOnce() const { return exists() && !isRelay() ? size() : 1; }
+  bool needsAll() const { return !isRelay() && (minMembers == 0 || minMembers >= size()); }
   bool isByMember() const { return order == kByMember; }
   std::uint32_t neededToBegin() const { return beginMembers == 0 ? size() : beginMembers; }
 
@@ -56,6 +67,7 @@ struct Attendance {
   bool operator==(const Attendance&) const = default;
 };
 inline constexpr std::size_t kMaxAttendances = 128;
+inline constexpr std::size_t kMaxTurns = 1024;  // attendances of a relay, each of one member
 
 // What is known about the members of a cohort.
 struct Roster {

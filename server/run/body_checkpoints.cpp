@@ -37,6 +37,7 @@ void BodyCheckpoints::take(const StepDecision& decision, Body& body) {
   taken_->keep = decision.keep;
   // A member that has joined has not committed the checkpoint that all continue from.
   if (taken_->keep.empty() && restored_) taken_->keep.push_back(*restored_);
+  if (kept_) taken_->keep.push_back(*kept_);
   if (!stored_.checkpoints) return;
   failpoint("snapshot");
   const SteadyTime begin = now();
@@ -54,7 +55,7 @@ void BodyCheckpoints::saveTaken(const EngineState& engine) {
     refused.step = engine.applied;
     refused.code = "no-checkpoints";
     refused.sentence = "this server makes no checkpoints";
-    return reply()(refused);
+    return reply(engine.evaluated)(refused);
   }
   snapshot->state.engine = engine;
   snapshot->state.notes = record_.notes();
@@ -62,7 +63,7 @@ void BodyCheckpoints::saveTaken(const EngineState& engine) {
   snapshot->samples = std::move(base.samples);
   // Runs after this step's commit, which is already in the queue.
   saveCodecs(base.step, [checkpoints = stored_.checkpoints, snapshot = std::move(snapshot),
-                         saved = reply()](SavedCodecs codecs) mutable {
+                         saved = reply(engine.evaluated)](SavedCodecs codecs) mutable {
     snapshot->state.codecs = std::move(codecs.states);
     snapshot->error = codecs.error;
     checkpoints->save(std::move(snapshot), saved);
@@ -88,14 +89,15 @@ void BodyCheckpoints::saveCodecs(std::uint64_t since,
   }
 }
 
-std::function<void(const Saved&)> BodyCheckpoints::reply() {
-  return [io = io_, report = saved_, runLog = stored_.log, faults = faults_](const Saved& saved) {
+std::function<void(const Saved&)> BodyCheckpoints::reply(std::uint64_t evaluated) {
+  return [io = io_, report = saved_, evaluated, runLog = stored_.log,
+          faults = faults_](const Saved& saved) {
     if (runLog && !saved.code.empty() && faults->isNew(saved.code)) {
       runLog->warn("no checkpoint of step {}: {}", saved.step, saved.sentence);
     } else if (runLog && saved.code.empty() && faults->recovered()) {
       runLog->info("checkpoints are made again: the last one is of step {}", saved.step);
     }
-    boost::asio::post(io, [report, saved] { report(saved); });
+    boost::asio::post(io, [report, saved, evaluated] { report(saved, evaluated); });
   };
 }
 

@@ -29,16 +29,19 @@ class BodyCheckpoints {
     bool joins = false;  // it lacks the checkpoint, so its codecs start without state
   };
   // `stored` and `record` are borrowed. `clients`: the links to all clients; `edges`: the run's
-  // other links. `hasReplicas`: the client compares their weights. `saved` is called on the io
-  // thread.
+  // other links. `hasReplicas`: the client compares their weights. `kept`: a step whose checkpoint
+  // the run always keeps. `saved` is called on the io thread, also with the number of evaluation
+  // batches before the checkpoint.
   BodyCheckpoints(const StoredRun& stored, RunRecord& record, std::vector<TensorLink*> edges,
-                  std::vector<Client> clients, bool hasReplicas,
-                  std::function<void(const Saved&)> saved, boost::asio::any_io_executor io)
+                  std::vector<Client> clients, bool hasReplicas, std::optional<std::uint64_t> kept,
+                  std::function<void(const Saved&, std::uint64_t evaluated)> saved,
+                  boost::asio::any_io_executor io)
       : stored_(stored),
         record_(record),
         edges_(std::move(edges)),
         clients_(std::move(clients)),
         hasReplicas_(hasReplicas),
+        kept_(kept),
         saved_(std::move(saved)),
         io_(std::move(io)) {}
 
@@ -61,14 +64,15 @@ class BodyCheckpoints {
   struct Taken;
   void saveCodecs(std::uint64_t since, std::function<void(SavedCodecs saved)> saved) const;
   void restoreCodecs(std::vector<TensorCodecs::SavedState> states) const;
-  std::function<void(const Saved&)> reply();
+  std::function<void(const Saved&)> reply(std::uint64_t evaluated);
 
   const StoredRun& stored_;
   RunRecord& record_;
   const std::vector<TensorLink*> edges_;
   const std::vector<Client> clients_;
   const bool hasReplicas_;
-  const std::function<void(const Saved&)> saved_;
+  const std::optional<std::uint64_t> kept_;
+  const std::function<void(const Saved&, std::uint64_t evaluated)> saved_;
   const boost::asio::any_io_executor io_;
   std::shared_ptr<RunCheckpoints::Snapshot> taken_;  // not saved yet
   std::weak_ptr<Taken> saving_;                      // the last one, until it is saved

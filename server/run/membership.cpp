@@ -59,6 +59,11 @@ std::uint32_t memberNumber(const RunRequest& request) {
   return static_cast<std::uint32_t>(found - cohort.members.begin());
 }
 
+std::string recordsIdentity(const RunRequest& request) {
+  const Cohort& cohort = request.spec.cohort;
+  return cohort.exists() && request.hasCertificate ? cohort.members.front() : request.identity;
+}
+
 void checkAnnounced(const RunRequest& request) {
   const wire::Member& member = request.hello.member();
   if (member.has_plan()) rosterFromWire(member.plan(), request.spec.cohort.size());
@@ -232,6 +237,61 @@ Gathering gather(const Cohort& cohort, const std::vector<Announced>& members,
   return result;
 }
 
+wire::Commit commitOf(const TurnRecord& record) {
+  wire::Commit commit;
+  commit.set_step(record.step);
+  commit.set_sha256(record.sha256);
+  return commit;
+}
+
+Gathering gatherTurn(const Cohort& cohort, const Announced& member,
+                     const std::optional<TurnRecord>& record,
+                     const std::vector<wire::Commit>& available) {
+  const Past past = pastOf(member, cohort.size());
+  const std::uint64_t last = record ? record->step : 0;
+  const std::vector<Attendance> before =
+      record ? record->roster.attendance : std::vector<Attendance>();
+  // Whether the member has made this step in a turn after the last one that has ended.
+  const auto isOfOpenTurn = [&](std::uint64_t step) {
+    std::vector<Attendance> made = until(step, past.roster.attendance);
+    if (step <= last || made.empty() || !past.evaluated.contains(step)) return false;
+    const Attendance own = made.back();
+    made.pop_back();
+    return made == before && own.firstStep == last + 1 &&
+           own.present == std::vector<std::uint32_t>{member.number};
+  };
+  Gathering result;
+  for (const wire::Commit& each : available) {
+    if (!isOfOpenTurn(each.step())) continue;
+    result.commits.push_back(each);
+    result.evaluated[each.step()] = past.evaluated.at(each.step());
+  }
+  std::ranges::sort(result.commits, std::ranges::greater(), &wire::Commit::step);
+  if (!result.commits.empty()) {
+    result.roster = past.roster;
+    result.roster.attendance = until(result.commits.front().step(), past.roster.attendance);
+  } else if (record) {
+    if (!contains(available, commitOf(*record))) {
+      throw RunError(
+          "no-checkpoint",
+          fmt::format("the server has no undamaged checkpoint of step {}, with which the "
+                      "last turn ended",
+                      record->step),
+          "start a new cohort with --set weights.file=… from the model of a member");
+    }
+    if (before.size() == kMaxTurns) throw tooManyChanges();
+    result.commits = {commitOf(*record)};
+    result.evaluated[last] = record->evaluated;
+    result.joining = {member.number};
+    result.roster = record->roster;
+    result.roster.attendance.push_back({last + 1, record->evaluated, {member.number}});
+  } else {
+    result.roster = Roster{past.roster.train, past.roster.evaluation, {{1, 0, {member.number}}}};
+  }
+  addAnnounced(result.roster, member);
+  return result;
+}
+
 UsageError tooManyChanges() {
   return UsageError("bad-cohort",
                     fmt::format("members have left or joined the cohort {} times", kMaxAttendances),
@@ -248,6 +308,26 @@ Roster rosterFrom(const Gathering& gathering, std::uint64_t step,
   roster.attendance.push_back(
       {step + 1, evaluated == gathering.evaluated.end() ? 0 : evaluated->second, present});
   return roster;
+}
+
+void checkAgreed(const TurnRecord& record, const RunRequest& request) {
+  const wire::Member& member = request.hello.member();
+  const auto& agreed = member.agreed();
+  for (const auto& [key, value] : record.agreed) {
+    const auto found = agreed.find(key);
+    if (found != agreed.end() && found->second == value) continue;
+    refuse(fmt::format("{} of {} is {}, but {} in the last turn", printable(key),
+                       printable(member.name()),
+                       found == agreed.end() ? "not set" : shown(found->second), shown(value)),
+           "use the same value for all members of the cohort", key);
+  }
+}
+
+std::map<std::string, std::string> agreedOf(const RunRequest& request) {
+  const auto& agreed = request.hello.member().agreed();
+  std::map<std::string, std::string> values(agreed.begin(), agreed.end());
+  values.erase("train.epochs");  // may be raised later
+  return values;
 }
 
 void checkSameRun(const RunRequest& first, const RunRequest& other) {

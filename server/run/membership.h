@@ -4,10 +4,13 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "common/topology/cohort.h"
 #include "server/run/run_request.h"
+#include "server/store/turn_store.h"
 
 namespace cleave {
 
@@ -15,9 +18,20 @@ namespace cleave {
 // its certificate has the name of that member.
 std::uint32_t memberNumber(const RunRequest& request);
 
+// In whose name the records of the run are. Without certificates, all members have the same
+// identity.
+std::string recordsIdentity(const RunRequest& request);
+// How long a client should wait before it tries to take part again.
+inline constexpr double kMemberRetrySeconds = 2;
+
 // Throws UsageError "other-member", which names what differs, unless both clients want the same
 // run.
 void checkSameRun(const RunRequest& first, const RunRequest& other);
+
+// The settings that must be alike in all turns of a relay. Throws UsageError "other-member" unless
+// those of the member are those of `record`.
+std::map<std::string, std::string> agreedOf(const RunRequest& request);
+void checkAgreed(const TurnRecord& record, const RunRequest& request);
 
 // Throws ProtocolError "bad-metadata" unless what the member says about its past is possible.
 void checkAnnounced(const RunRequest& request);
@@ -47,6 +61,16 @@ struct Gathering {
 // disagree about the past.
 Gathering gather(const Cohort& cohort, const std::vector<Announced>& members,
                  const std::vector<wire::Commit>* available = nullptr);
+
+// Of a relay: from which checkpoint the member continues, and the roster with its turn as the last
+// attendance. It continues its own turn if it has a checkpoint of it; otherwise, it joins at the
+// end of the last turn. `record`: of the last turn; nullopt: there was none. Throws UsageError
+// "other-member", "bad-cohort", or RunError "no-checkpoint" if the server lacks that of `record`.
+Gathering gatherTurn(const Cohort& cohort, const Announced& member,
+                     const std::optional<TurnRecord>& record,
+                     const std::vector<wire::Commit>& available);
+// The checkpoint that a turn has ended with.
+wire::Commit commitOf(const TurnRecord& record);
 
 // Throws UsageError "other-member" if the member had other data before, as the roster says.
 void checkSameData(const Roster& roster, const Announced& member);

@@ -2,7 +2,10 @@
 
 #include <spdlog/fmt/fmt.h>
 
+#include <boost/asio/as_tuple.hpp>
 #include <boost/asio/co_spawn.hpp>
+#include <boost/asio/experimental/awaitable_operators.hpp>
+#include <boost/asio/use_awaitable.hpp>
 #include <cassert>
 #include <chrono>
 #include <utility>
@@ -175,19 +178,36 @@ std::shared_ptr<const void> RunTable::expectMember(const RunRequest& request) {
   for (const Expected& each : expected_) {
     if (each.cohort != cohort || each.member != member) continue;
     throw RunError("member-connected",
-                   fmt::format("{} already waits for a checkpoint of the cohort {}",
-                               printable(member), printable(cohort)),
-                   "set cohort.member to this client's own name");
+                   fmt::format("{} already waits to take part in the cohort {}", printable(member),
+                               printable(cohort)),
+                   "set cohort.member to this client's own name; if its earlier process has just "
+                   "ended, try again",
+                   kMemberRetrySeconds);
   }
   const auto waits = std::make_shared<const int>();
   expected_.push_back({cohort, member, waits});
   return waits;
 }
 
-bool RunTable::expectsMember(const std::string& cohort) const {
-  return std::ranges::any_of(expected_, [&](const Expected& each) {
-    return each.cohort == cohort && !each.waits.expired();
-  });
+bool RunTable::expectsMember(const Cohort& cohort) const {
+  return !expectedNumbers(cohort).empty();
+}
+
+std::vector<std::uint32_t> RunTable::expectedNumbers(const Cohort& cohort) const {
+  std::vector<std::uint32_t> numbers;
+  for (const Expected& each : expected_) {
+    if (each.cohort != cohort.id || each.waits.expired()) continue;
+    const auto found = std::ranges::find(cohort.members, each.member);
+    if (found == cohort.members.end()) continue;  // of another cohort with this id
+    numbers.push_back(static_cast<std::uint32_t>(found - cohort.members.begin()));
+  }
+  return numbers;
+}
+
+boost::asio::awaitable<std::optional<TurnRecord>> RunTable::lastTurn(
+    const RunRequest& request) const {
+  const std::string identity = recordsIdentity(request), spec = digestOf(request.spec);
+  co_return co_await resources_.store.readTurns(identity, spec);
 }
 
 std::unique_ptr<Admission::Ticket> RunTable::reserve(const std::string& identity,
@@ -323,7 +343,15 @@ boost::asio::awaitable<void> RunTable::close(std::shared_ptr<Seat> seat, std::st
   closeUsage(run);
   std::erase_if(seats_, [&](const auto& entry) { return &entry.second->run() == &run; });
   seat.reset();
+  nextClosed_.cancel();
   closed_();
+}
+
+boost::asio::awaitable<void> RunTable::waitForClosed(std::chrono::milliseconds time) {
+  using namespace boost::asio::experimental::awaitable_operators;
+  boost::asio::steady_timer pause(resources_.io, time);
+  const auto ignoringCancellation = boost::asio::as_tuple(boost::asio::use_awaitable);
+  co_await (nextClosed_.async_wait(ignoringCancellation) || pause.async_wait(ignoringCancellation));
 }
 
 void RunTable::completeRecords() {

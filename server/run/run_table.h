@@ -3,6 +3,8 @@
 #pragma once
 
 #include <boost/asio/awaitable.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <chrono>
 #include <exception>
 #include <functional>
 #include <map>
@@ -24,7 +26,10 @@ class RunTable {
  public:
   // The first two are borrowed. `closed` is called after each run that was closed.
   RunTable(const RunResources& resources, Admission& admission, std::function<void()> closed)
-      : resources_(resources), admission_(admission), closed_(std::move(closed)) {}
+      : resources_(resources),
+        admission_(admission),
+        closed_(std::move(closed)),
+        nextClosed_(resources.io, SteadyTime::max()) {}
 
   // Decides whether the run may start, and adds its seat. The caller must close() or park it.
   // Throws UsageError or RunError with the code and sentence of the refusal: the errors of
@@ -39,9 +44,17 @@ class RunTable {
   // A seat of the run of the member's cohort; null if no member of it is connected.
   std::shared_ptr<Seat> seatOfCohort(const RunRequest& request) const;
   // While the result exists, the member waits until admit() returns a seat: the others do not go on
-  // without it. Throws RunError "member-connected" if it already waits.
+  // without it; in a relay, it waits for its turn. Throws RunError "member-connected" if it already
+  // waits.
   std::shared_ptr<const void> expectMember(const RunRequest& request);
-  bool expectsMember(const std::string& cohort) const;
+  bool expectsMember(const Cohort& cohort) const;
+  // The numbers of the members that wait: see expectMember().
+  std::vector<std::uint32_t> expectedNumbers(const Cohort& cohort) const;
+  // Of a relay: what the last turn has left; nullopt: no turn has ended. Throws the errors of
+  // RunStore::readTurns().
+  boost::asio::awaitable<std::optional<TurnRecord>> lastTurn(const RunRequest& request) const;
+  // Waits until a run has been closed, but not longer than this.
+  boost::asio::awaitable<void> waitForClosed(std::chrono::milliseconds time);
   // Returns the seat that a Hello with a token continues. Throws UsageError or RunError:
   // "others-run", "run-not-here", "stale-generation", "other-run-spec".
   std::shared_ptr<Seat> find(const RunRequest& request) const;
@@ -80,6 +93,7 @@ class RunTable {
   const RunResources& resources_;
   Admission& admission_;
   const std::function<void()> closed_;
+  boost::asio::steady_timer nextClosed_;                // cancelled when a run has been closed
   std::map<std::string, std::shared_ptr<Seat>> seats_;  // by keyOf()
   struct Expected {
     std::string cohort, member;

@@ -15,6 +15,7 @@
 #include <variant>
 
 #include "common/cohort/member_part.h"
+#include "common/cohort/turns.h"
 #include "common/core/failpoint.h"
 #include "common/core/log.h"
 #include "common/core/printable.h"
@@ -42,7 +43,6 @@ std::string blocksText(const RunPlan& plan) {
 
 constexpr std::chrono::seconds kRosterEvery{
     1};  // how often waiting members are told who is missing
-constexpr double kMemberRetrySeconds = 2;
 
 // Tests make the weights of one body wrong.
 void makeUpdateFail(ActionTable& table) {
@@ -93,6 +93,10 @@ Seat* ServedRun::join(RunRequest request, std::unique_ptr<Admission::Ticket> tic
   const Announced member{number, &request.hello};
   const auto place = std::ranges::lower_bound(seats_, number, {}, &Seat::number);
   const bool isTaken = place != seats_.end() && (*place)->number() == number;
+  if (plan_.spec.cohort.isRelay() && !isTaken) {
+    throw RunError("run-in-use", nameOf(owner()) + " has its turn", "try again",
+                   kMemberRetrySeconds);
+  }
   // A member whose client has lost its run joins with another one.
   const bool hasNewRun = isTaken && !plan_.spec.cohort.needsAll() && (*place)->isParked() &&
                          (*place)->request().identity == request.identity;
@@ -153,6 +157,7 @@ std::vector<std::string> ServedRun::checkMember(const Announced& member) const {
 }
 
 std::vector<std::string> ServedRun::missing() const {
+  if (plan_.spec.cohort.isRelay()) return {};
   std::vector<std::string> names = plan_.spec.cohort.members;
   std::erase_if(names, [&](const std::string& name) {
     return std::ranges::any_of(
@@ -214,6 +219,11 @@ std::vector<std::string> ServedRun::presentNames() const {
 // Finds out from which of the server's checkpoints the members can continue, and ends the seats of
 // those that cannot.
 void ServedRun::gatherMembers() {
+  if (plan_.spec.cohort.isRelay()) {
+    gathering_ = gatherTurn(plan_.spec.cohort, announced().front(), turn_, stored_.available);
+    stored_.available = commits_ = gathering_.commits;
+    return;
+  }
   gathering_ = gather(plan_.spec.cohort, announced(), &stored_.available);
   if (gathering_.commits.empty() && haveBegun(announced()) && !isComplete()) {
     throw RunError(
@@ -243,7 +253,9 @@ void ServedRun::joinMembers() {
   for (const auto& seat : seats_) present.push_back(seat->number());
   const std::uint64_t step = commits_.empty() ? 0 : commits_.front().step();
   RunPlan* plan = &plan_;
-  cleave::joinMembers(plan_.spec, rosterFrom(gathering_, step, present),
+  const bool isRelay = plan_.spec.cohort.isRelay();
+  cleave::joinMembers(plan_.spec,
+                      isRelay ? gathering_.roster : rosterFrom(gathering_, step, present),
                       hello().member().share_values(), std::span(&plan, 1));
 }
 
@@ -307,6 +319,12 @@ asio::awaitable<void> ServedRun::open() {
 }
 
 asio::awaitable<void> ServedRun::openAll() {
+  if (plan_.spec.cohort.isRelay()) {
+    const std::string identity = recordsIdentity(owner().request());
+    const std::string spec = digestOf(owner().request().spec);
+    turn_ = co_await resources_.store.readTurns(identity, spec);
+    if (turn_) commits_.push_back(commitOf(*turn_));
+  }
   co_await openRecords();
   if (plan_.spec.cohort.exists()) gatherMembers();
   for (const auto& seat : seats_) {
@@ -324,13 +342,21 @@ asio::awaitable<void> ServedRun::openAll() {
         *resources_.replicas, owner().request().identity + "/" + hexOf(hello().attempt()));
   }
   if (resources_.stages != nullptr) stageMemory_.emplace(plan_);
+  if (stored_.turns && isJoining(owner())) {
+    turnState_ = co_await stored_.turns->load(resources_.io, turn_->step);
+  }
   openLinks();
-  const auto saved = [replies = saved_](const Saved& each) { replies->savedHere(each); };
+  const auto saved = [replies = saved_, last = lastSaved_](const Saved& each,
+                                                           std::uint64_t evaluated) {
+    *last = {each, evaluated, false};
+    replies->savedHere(each);
+  };
   std::vector<BodyCheckpoints::Client> clients;
   for (const auto& seat : seats_)
     clients.push_back({seat->number(), seat->link(), isJoining(*seat)});
   checkpoints_.emplace(stored_, *record_, edges_.links(), std::move(clients),
-                       plan_.spec.replicas > 1, saved, resources_.io);
+                       plan_.spec.replicas > 1, turn_ ? std::optional(turn_->step) : std::nullopt,
+                       saved, resources_.io);
   worker_ = makeWorker();
   // Builds the model as the worker's first action, so that the Hello is answered without waiting
   // for the device, and the build time is charged to the session.
@@ -339,14 +365,8 @@ asio::awaitable<void> ServedRun::openAll() {
 
 std::optional<CohortRecords> ServedRun::cohortRecords() const {
   if (!plan_.spec.cohort.exists() || plan_.spec.cohort.needsAll()) return std::nullopt;
-  return CohortRecords{owner().number() == 0, haveBegun(announced())};
-}
-
-// Without certificates, all members have the same identity.
-std::string ServedRun::recordsIdentity() const {
-  const RunRequest& request = owner().request();
-  const bool isFirstMembers = plan_.spec.cohort.exists() && request.hasCertificate;
-  return isFirstMembers ? plan_.spec.cohort.members.front() : request.identity;
+  return CohortRecords{owner().number() == 0, haveBegun(announced()) || turn_.has_value(),
+                       plan_.spec.cohort.isRelay()};
 }
 
 asio::awaitable<void> ServedRun::openRecords() {
@@ -356,7 +376,7 @@ asio::awaitable<void> ServedRun::openRecords() {
       chooseThreads(usableCores(), asked, resources_.settings.threads, request.clientIsLocal);
   if (!isTrial_) {
     const std::string spec = digestOf(request.spec);
-    const std::string identity = recordsIdentity();
+    const std::string identity = recordsIdentity(request);
     const StoreRequest wanted{.identity = identity,
                               .hello = request.hello,
                               .cohort = cohortRecords(),
@@ -383,10 +403,12 @@ void ServedRun::openLinks() {
   options.levels = std::make_shared<CodecLevels>();  // shared with the edges
   options.helper = resources_.helper;
   // The state crosses the link of the first member that has it, and that of each that joins.
-  const std::size_t joining = gathering_.joining.size();
-  const std::size_t stateBytes = joining == 0 ? 0 : hello().member().state_bytes();
+  // In a relay, the member whose turn it is sends it at the end.
+  const bool isRelay = plan_.spec.cohort.isRelay();
+  const std::size_t joining = isRelay ? 0 : gathering_.joining.size();
+  const std::size_t stateBytes = joining == 0 && !hasTurn() ? 0 : hello().member().state_bytes();
   std::size_t sender = 0;
-  while (isJoining(*seats_[sender])) ++sender;
+  while (!isRelay && isJoining(*seats_[sender])) ++sender;
   // Each member's part of a sum, and the sum on each link, as in memberBytes().
   const std::size_t sumBytes = 2 * seats_.size() * BufferPool::capacityFor(plan_.partBytes);
   options.account = account_ =
@@ -397,11 +419,13 @@ void ServedRun::openLinks() {
   saved_ = std::make_shared<SavedByAll>(
       engineOptions(plan_).sumsMembers ? presentNames() : std::vector<std::string>());
   const auto joiners = std::make_shared<std::vector<std::weak_ptr<TensorLink>>>();
-  const auto deliverFrom = [this, joiners](std::size_t peer) {
+  const auto handOver = isRelay ? handOverFunction() : nullptr;
+  const auto deliverFrom = [this, joiners, handOver](std::size_t peer) {
     return [mailbox = mailbox_, replicas = replicas_, saved = saved_, lateness = lateness_, joiners,
-            peer](Message message) {
+            handOver, peer](Message message) {
       const auto* blob = std::get_if<Blob>(&message);
       if (blob != nullptr && blob->flow == kStateClient) {
+        if (handOver) return handOver(*blob);
         for (const auto& each : *joiners) {
           if (const auto link = each.lock()) link->send(*blob);
         }
@@ -433,6 +457,30 @@ void ServedRun::openLinks() {
     saved_->addClient(seat.link());
     if (isJoining(seat)) joiners->push_back(seat.link());
   }
+}
+
+bool ServedRun::hasTurn() const {
+  const Cohort& cohort = plan_.spec.cohort;
+  return cohort.isRelay() &&
+         turnsOf(plan_.joint->roster()).back() / cohort.size() < hello().member().rounds();
+}
+
+// Keeps what the member hands on at the end of its turn, and says when it is durable.
+std::function<void(Blob)> ServedRun::handOverFunction() {
+  return [turns = stored_.turns, last = lastSaved_, roster = plan_.joint->roster(),
+          agreed = agreedOf(owner().request()), replies = saved_, io = resources_.io](Blob state) {
+    if (!last->saved.code.empty() || last->saved.sha256.empty()) {
+      throw ProtocolError("unexpected-message", "a state is handed on, but has no checkpoint");
+    }
+    const auto done = [replies, last, io](const Saved& saved) {
+      boost::asio::post(io, [replies, last, saved] {
+        last->isHandedOn = saved.code.empty();
+        replies->savedHere(saved);
+      });
+    };
+    turns->save({last->saved.step, last->saved.sha256, last->evaluated, roster, agreed},
+                std::move(state), done);
+  };
 }
 
 // The clients learn from this server why the run ends.
@@ -500,6 +548,7 @@ ActionTable ServedRun::build() {
                      EngineState state = checkpoints_->restore(resume, *body_, totals());
                      // Those of later steps may be of members that do not take part any more.
                      if (plan_.joint) stored_.checkpoints->forgetAfter(resume.step);
+                     if (plan_.spec.cohort.isRelay()) continuesFrom(resume.step, state.evaluated);
                      return state;
                    }},
                   reduceFunction());
@@ -518,6 +567,16 @@ ActionTable ServedRun::build() {
     };
   }
   return table;
+}
+
+// The member may hand this checkpoint on, if it is that of the end of its turn.
+void ServedRun::continuesFrom(std::uint64_t step, std::uint64_t evaluated) {
+  Saved saved;
+  saved.step = step;
+  saved.sha256 = std::ranges::find(stored_.available, step, &wire::Commit::step)->sha256();
+  boost::asio::post(resources_.io, [last = lastSaved_, saved, evaluated] {
+    *last = {saved, evaluated, false};
+  });
 }
 
 ReduceFunction ServedRun::reduceFunction() {
@@ -559,7 +618,9 @@ Result ServedRun::importAndKeep(const ActionFunction& import, Work work) {
 
 void ServedRun::finish() {
   done_->open();
-  if (stored_.checkpoints) stored_.checkpoints->finish(resources_.settings.keepFinished);
+  // In a relay, the others still get the model.
+  const bool keeps = resources_.settings.keepFinished || plan_.spec.cohort.isRelay();
+  if (stored_.checkpoints) stored_.checkpoints->finish(keeps);
 }
 
 // ---- Seats ----
@@ -567,6 +628,14 @@ void ServedRun::finish() {
 void ServedRun::connected(const Seat& seat) {
   usage_.connected();
   stored_.files->reconnected(seat.session(), seat.lastConnection().generation, &seat == &owner());
+}
+
+bool ServedRun::mayPark() const {
+  // In a relay, the others wait for their turns: a client that has handed on, or that has not sent
+  // anything since it got its turn, does not need the seat.
+  const bool isRelay = plan_.spec.cohort.isRelay();
+  const bool isNeeded = !isRelay || (!lastSaved_->isHandedOn && totals().up() > 0);
+  return isServing_ && !isTrial_ && !isDraining_ && !hasFailed_->isOpen() && isNeeded;
 }
 
 ServedRun::Patience ServedRun::patience() const {
@@ -633,6 +702,7 @@ void ServedRun::start() {
   isServing_ = true;
   served_ = now();
   if (hasStoredWeights()) loadStoredWeights();
+  if (turnState_) owner().link()->send(*std::exchange(turnState_, std::nullopt));
   if (isDraining_) drain();
 }
 

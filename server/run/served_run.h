@@ -115,7 +115,7 @@ class ServedRun {
   // client has.
   boost::asio::awaitable<void> finishWork();
   // Whether its seats may be parked when their connections break; otherwise, the run is closed.
-  bool mayPark() const { return isServing_ && !isTrial_ && !isDraining_ && !hasFailed_->isOpen(); }
+  bool mayPark() const;
   // How long a parked seat waits for its client, and what says so. In a cohort that may go on
   // without some members, not longer than the others want to wait.
   struct Patience {
@@ -160,7 +160,6 @@ class ServedRun {
   boost::asio::awaitable<void> openAll();
   boost::asio::awaitable<void> openRecords();
   std::optional<CohortRecords> cohortRecords() const;
-  std::string recordsIdentity() const;
   void gatherMembers();
   void joinMembers();
   const std::string& nameOf(const Seat& seat) const;
@@ -189,6 +188,9 @@ class ServedRun {
   bool hasStoredWeights() const { return stored_.weights && stored_.weights->areStored(); }
   bool isUsingWeightsStore() const { return stored_.weights && stored_.weights->isBusy(); }
   void loadStoredWeights();
+  bool hasTurn() const;
+  std::function<void(Blob)> handOverFunction();
+  void continuesFrom(std::uint64_t step, std::uint64_t evaluated);  // device thread
   ReduceFunction reduceFunction();
   Result importAndKeep(const ActionFunction& import, Work work);  // device thread
   void finishedBatch();                                           // device thread
@@ -208,7 +210,17 @@ class ServedRun {
   std::vector<std::unique_ptr<Seat>> unfit_;  // of members that cannot continue with the others
   const Seat* admitted_ = nullptr;            // the first seat, with the ticket of the run
   const SteadyTime created_ = now();
-  Gathering gathering_;            // of a cohort, when the run is opened
+  Gathering gathering_;  // of a cohort, when the run is opened
+  // Of a relay, when the run is opened: what the last turn has left, and what is sent of it.
+  std::optional<TurnRecord> turn_;
+  std::optional<Blob> turnState_;
+  // io thread: the newest checkpoint of this turn, and the evaluation batches before it.
+  struct LastSaved {
+    Saved saved;
+    std::uint64_t evaluated = 0;
+    bool isHandedOn = false;  // the turn is over
+  };
+  const std::shared_ptr<LastSaved> lastSaved_ = std::make_shared<LastSaved>();
   bool isOpening_ = false;         // open() has been called
   std::vector<const Seat*> left_;  // those that leave() was called for
   // Before the records are open, those that the clients could continue from; then those that the

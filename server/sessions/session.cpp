@@ -12,6 +12,7 @@
 #include <span>
 #include <utility>
 
+#include "common/cohort/turns.h"
 #include "common/core/log.h"
 #include "common/core/printable.h"
 #include "common/files/environment.h"
@@ -20,6 +21,7 @@
 #include "common/link/probe/trial.h"
 #include "common/link/wire_messages.h"
 #include "common/net/connection_messages.h"
+#include "server/cohort/turn_queue.h"
 #include "server/run/hello.h"
 #include "server/run/latch.h"
 #include "server/sessions/probe_session.h"
@@ -161,7 +163,11 @@ asio::awaitable<void> Session::openRun(wire::Hello hello) {
   if (request.isTrial() && request.hello.has_member()) {
     connectedMembers_ = context_.runs.checkMember(request);
   }
-  seat_ = context_.runs.admit(request);
+  if (request.spec.cohort.isRelay()) {
+    co_await waitForTurn(request);
+  } else {
+    seat_ = context_.runs.admit(request);
+  }
   kind_ = request.isTrial() ? "trial" : "run";
   if (!seat_) co_await waitForCheckpoint(request);
   ServedRun& run = seat_->run();
@@ -185,23 +191,67 @@ asio::awaitable<void> Session::continueRun(RunRequest request) {
                                                     request.hello.generation()));
 }
 
+asio::awaitable<void> Session::pauseWhileWaiting(const Missing& missing) {
+  constexpr std::chrono::seconds kTryEvery{1};
+  const std::string roster = toWire(missing);
+  co_await connection_->writeHandshakeFrame(FrameKind::roster, roster);
+  co_await context_.runs.waitForClosed(kTryEvery);
+  if (ended_) std::rethrow_exception(ended_);
+}
+
+// In a relay, waits until the member has its turn, or all turns are over.
+asio::awaitable<void> Session::waitForTurn(const RunRequest& request) {
+  const Cohort& cohort = request.spec.cohort;
+  const std::uint32_t number = memberNumber(request);
+  const std::uint64_t turns = request.hello.member().rounds() * cohort.size();
+  const auto expected = context_.runs.expectMember(request);
+  checkAnnounced(request);
+  std::optional<SteadyTime> vacantSince;  // nobody has had a turn since then
+  for (bool isFirst = true; !seat_; isFirst = false) {
+    const std::optional<TurnRecord> last = co_await context_.runs.lastTurn(request);
+    if (last) {
+      checkAgreed(*last, request);
+      checkSameData(last->roster, {number, &request.hello});
+    }
+    std::optional<std::uint32_t> running;  // the member that has its turn
+    if (const auto seat = context_.runs.seatOfCohort(request)) running = seat->number();
+    const bool isOthers = running && *running != number;
+    if (isOthers || !vacantSince) vacantSince = now();
+    const std::uint64_t next = last ? turnsOf(last->roster).back() + 1 : 0;
+    const TurnQueue queue{next, context_.runs.expectedNumbers(cohort)};
+    const bool hasWaited = last && secondsSince(*vacantSince) >= cohort.waitSeconds;
+    const bool mayTake = next >= turns || queue.isNext(number, cohort.size(), hasWaited);
+    if (!isOthers && mayTake) {
+      try {
+        seat_ = context_.runs.admit(request);
+        continue;
+      } catch (const RunError& error) {
+        if (error.retrySeconds() == 0) throw;  // else its earlier connection is being closed
+      }
+    }
+    Missing missing{{}, isOthers, cohort.members[next % cohort.size()]};
+    if (isOthers) missing.turn = cohort.members[*running];
+    if (isFirst) {
+      logAbout(identity_, request.runId())
+          ->info("{}: waits for its turn in the cohort {}", name(), printable(cohort.id));
+    }
+    co_await pauseWhileWaiting(missing);
+  }
+}
+
 // Waits until the members of a run in progress have made a checkpoint, from which this one takes
 // part.
 asio::awaitable<void> Session::waitForCheckpoint(const RunRequest& request) {
-  constexpr std::chrono::seconds kTryEvery{1};
   const std::weak_ptr<Seat> running = context_.runs.seatOfCohort(request);
   const std::shared_ptr<Latch> done = running.lock()->run().done();
   const Announced member{memberNumber(request), &request.hello};
   const auto expected = context_.runs.expectMember(request);
-  const std::string inProgress = toWire(Missing{{}, true});
+  const Missing inProgress{{}, true};
   logAbout(identity_, request.runId())
       ->info("{}: joins the cohort {} at its next checkpoint", name(),
              printable(request.spec.cohort.id));
   while (!seat_) {
-    co_await connection_->writeHandshakeFrame(FrameKind::roster, inProgress);
-    asio::steady_timer pause(co_await asio::this_coro::executor, kTryEvery);
-    co_await pause.async_wait(asio::use_awaitable);
-    if (ended_) std::rethrow_exception(ended_);
+    co_await pauseWhileWaiting(inProgress);
     if (done->isOpen()) {
       throw RunError("cohort-done", "the run of the cohort has ended before this member joined",
                      "ask another member for its model.safetensors");
@@ -231,7 +281,7 @@ asio::awaitable<bool> Session::waitForMembers() {
     co_await connection_->writeHandshakeFrame(FrameKind::roster, missing);
     if (ended_) std::rethrow_exception(ended_);
     seat_->throwIfEnded();
-    const std::string& cohort = seat_->request().spec.cohort.id;
+    const Cohort& cohort = seat_->request().spec.cohort;
     if (!context_.runs.expectsMember(cohort) && run.goesOnWithout(*seat_)) {
       run.log(spdlog::level::warn,
               fmt::format("{}: the run is opened without {}", name(),

@@ -86,6 +86,8 @@ class Session {
   boost::asio::awaitable<void> refuse(std::string answer);
   boost::asio::awaitable<bool> waitForMembers();
   boost::asio::awaitable<void> waitForCheckpoint(const RunRequest& request);
+  boost::asio::awaitable<void> waitForTurn(const RunRequest& request);
+  boost::asio::awaitable<void> pauseWhileWaiting(const Missing& missing);
   boost::asio::awaitable<bool> serveRun();
   boost::asio::awaitable<void> serveEdge();
   boost::asio::awaitable<void> leaveSeat(bool mayPark);

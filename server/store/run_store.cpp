@@ -68,20 +68,21 @@ RunError badConnections(const std::string& runId) {
 
 // The file with the id of a cohort's run, in the folder of the identity that began it. The digest
 // of the spec identifies the cohort, and the part of its run that is computed here.
-std::string cohortFile(const std::string& store, const StoreRequest& request) {
-  return store + "/" + request.identity + kCohorts + "/" + hexOf(request.spec);
+std::string cohortFile(const std::string& store, const std::string& identity,
+                       const std::string& spec) {
+  return store + "/" + identity + kCohorts + "/" + hexOf(spec);
 }
 
 void keepRunId(const std::string& store, const StoreRequest& request) {
   diskFiles().makeFolder(store + "/" + request.identity + kCohorts);
-  diskFiles().write(cohortFile(store, request), request.hello.run_id());
+  diskFiles().write(cohortFile(store, request.identity, request.spec), request.hello.run_id());
 }
 
 // The run of the cohort whose records are wanted.
 std::string runIdOf(const std::string& store, const StoreRequest& request) {
   const std::string& own = request.hello.run_id();
   if (!request.cohort->hasBegun) return own;
-  const auto stored = diskFiles().read(cohortFile(store, request));
+  const auto stored = diskFiles().read(cohortFile(store, request.identity, request.spec));
   if (!stored && request.cohort->isOwners) return own;
   if (!stored) throw noRecords();
   checkRunId(*stored);
@@ -194,6 +195,9 @@ boost::asio::awaitable<StoredRun> RunStore::open(const StoreRequest& request) {
         recorder_, folder, RunIdentity{runId, request.session, run.connection.generation},
         std::vector<std::string>{}, settings_.rotateBytes, run.disk, !isNew);
     run.weights = weightsOf(identity, hello.weights_sha256(), request.maxWeightsBytes, run);
+    if (request.cohort && request.cohort->isRelay) {
+      run.turns = std::make_shared<TurnStore>(folder, run.disk, checkpoints_.get_executor());
+    }
     if (!settings_.allowCheckpoints) return;
     const std::string fingerprint = fingerprintOf(request.threads, compute_.description());
     // Checks all of them: with several servers, the newest one may be damaged on another server.
@@ -225,6 +229,20 @@ std::shared_ptr<RunWeights> RunStore::weightsOf(const std::string& identity,
                           .log = run.log,
                           .reading = reading_.get_executor(),
                           .writing = checkpoints_.get_executor()});
+}
+
+boost::asio::awaitable<std::optional<TurnRecord>> RunStore::readTurns(const std::string& identity,
+                                                                      const std::string& spec) {
+  std::optional<TurnRecord> record;
+  const auto onDisk = [&] {
+    const auto runId = diskFiles().read(cohortFile(settings_.store, identity, spec));
+    if (!runId) return;
+    checkRunId(*runId);
+    record = readTurnRecord(folderOf(identity, *runId));
+  };
+  const auto toThread = [this](auto task) { boost::asio::post(folders_, std::move(task)); };
+  co_await runThrough(io_, toThread, onDisk);
+  co_return record;
 }
 
 boost::asio::awaitable<LastConnection> RunStore::storeConnection(const std::string& identity,

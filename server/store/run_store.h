@@ -29,6 +29,7 @@
 #include "server/store/run_checkpoints.h"
 #include "server/store/run_weights.h"
 #include "server/store/store_lock.h"
+#include "server/store/turn_store.h"
 #include "server/store/usage.h"
 #include "server/store/weights_store.h"
 
@@ -48,8 +49,9 @@ struct StoredRun {
   std::uint64_t recordedStep = 0;  // last training step of the run's earlier connections; 0: none
   // Null: initial weights are neither loaded from the store nor kept in it.
   std::shared_ptr<RunWeights> weights;
-  OpenFile lock;        // lock of the run's folder
-  bool isExact = true;  // whether the checkpoint's fingerprint equals this server's
+  std::shared_ptr<TurnStore> turns;  // of a relay; else null
+  OpenFile lock;                     // lock of the run's folder
+  bool isExact = true;               // whether the checkpoint's fingerprint equals this server's
 };
 
 // When the members of a cohort try again if the server lacks the records or the checkpoints that
@@ -61,6 +63,7 @@ inline constexpr double kRecordsRetrySeconds = 10;
 struct CohortRecords {
   bool isOwners = false;  // whether that member asks for them
   bool hasBegun = false;  // whether a member that is present has committed a checkpoint
+  bool isRelay = false;
 };
 
 // Whose records a run has, and what it needs. The references must outlive the call.
@@ -92,6 +95,10 @@ class RunStore {
   // of the cohort's run, and RunError if there is no room or nothing can be written. The request
   // must outlive the call.
   boost::asio::awaitable<StoredRun> open(const StoreRequest& request);
+  // What the cohort's last turn has left, in the records of this identity; nullopt: no turn has
+  // ended. `spec`: as in StoreRequest. Throws RunError "bad-checkpoint" or "run-unreadable".
+  boost::asio::awaitable<std::optional<TurnRecord>> readTurns(const std::string& identity,
+                                                              const std::string& spec);
   // Stores the connection that continues a run in memory, and returns it. The arguments must
   // outlive the call. Throws RunError "stale-generation".
   boost::asio::awaitable<LastConnection> storeConnection(const std::string& identity,

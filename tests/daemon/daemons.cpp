@@ -64,6 +64,22 @@ void RestartableServer::kill() {
   server_.reset();
 }
 
+void checkDone(const std::map<std::string, Process>& clients) {
+  for (const auto& [name, client] : clients) {
+    const Ended ended = finish(client);
+    CAPTURE(name);
+    INFO(ended.errors);
+    CHECK(ended.code == 0);
+  }
+}
+
+void waitForText(const Process& process, const std::string& text) {
+  for (int n = 0; n < 6000 && process.errors().find(text) == std::string::npos; ++n) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+  CHECK_THAT(process.errors(), Catch::Matchers::Contains(text));
+}
+
 Process startResume(const std::string& run, const Arguments& more, const Arguments& within) {
   return Process::start(with(with(within, {clientProgram(), "train", "--resume", run}), more));
 }

@@ -100,6 +100,10 @@ struct Ended {
 };
 // Waits until the process exits. Fails the test on a timeout.
 Ended finish(const Process& process);
+// Fails the test unless all of these processes exit with 0; by name.
+void checkDone(const std::map<std::string, Process>& clients);
+// Waits until the process has written this to stderr. Fails the test on a timeout.
+void waitForText(const Process& process, const std::string& text);
 // Continues a run with `train --resume`.
 Process startResume(const std::string& run, const Arguments& more = {},
                     const Arguments& within = {});

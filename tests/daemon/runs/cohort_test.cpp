@@ -73,13 +73,6 @@ TEST_CASE("an exported model trains in a cohort") {
   CHECK(isEqual(folder.path("run"), "3", {"--set", kGraph, "--server", server.address()}));
 }
 
-void waitForText(const Process& member, const std::string& text) {
-  for (int n = 0; n < 6000 && member.errors().find(text) == std::string::npos; ++n) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
-  }
-  CHECK_THAT(member.errors(), Contains(text));
-}
-
 // A member of the cohort of a, b and c.
 Process startMember(const TemporaryFolder& folder, const TestServer& server,
                     const std::string& name, const Arguments& more = {},
@@ -208,15 +201,6 @@ std::map<std::string, Process> startMembers(const TemporaryFolder& folder, const
     members.emplace(name, startMember(folder, server, name, more));
   }
   return members;
-}
-
-void checkDone(const std::map<std::string, Process>& members) {
-  for (const auto& [name, member] : members) {
-    const Ended ended = finish(member);
-    CAPTURE(name);
-    INFO(ended.errors);
-    CHECK(ended.code == 0);
-  }
 }
 
 void checkSameModels(const TemporaryFolder& expected, const TemporaryFolder& folder) {

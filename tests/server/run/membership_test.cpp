@@ -231,5 +231,68 @@ TEST_CASE("who takes part may change a limited number of times") {
   CHECK(errorCode([&] { rosterFrom(gathering, 300, {0}); }) == "bad-cohort");
 }
 
+// A relay of the three members, of which `number` has saved these steps and committed all of them.
+Gathering gatheredTurn(const std::optional<TurnRecord>& record, std::uint32_t number,
+                       const Steps& saved, std::vector<Attendance> attendance,
+                       const Steps& onServer) {
+  Clinics clinics;
+  clinics.cohort.mode = kRelay;
+  clinics.connect(number, saved, saved, std::move(attendance));
+  std::vector<wire::Commit> available;
+  for (const std::uint64_t step : onServer) {
+    wire::Commit& commit = available.emplace_back();
+    commit.set_step(step);
+    commit.set_sha256(std::string(32, 's'));
+  }
+  return gatherTurn(clinics.cohort, clinics.members.front(), record, available);
+}
+
+const Attendance kFirstTurn = {1, 0, {0}};
+
+TurnRecord afterFirstTurn() {
+  return {10, std::string(32, 's'), 3, Roster{{10, 0, 0}, {0, 0, 0}, {kFirstTurn}}, {}};
+}
+
+TEST_CASE("the first turn begins without a checkpoint") {
+  const Gathering first = gatheredTurn(std::nullopt, 0, {}, {}, {});
+  CHECK(first.commits.empty());
+  CHECK(first.joining.empty());
+  CHECK(first.roster.attendance == std::vector<Attendance>{kFirstTurn});
+}
+
+TEST_CASE("a member begins its turn with the state from the end of the last one") {
+  const Gathering next = gatheredTurn(afterFirstTurn(), 1, {}, {}, {10});
+  REQUIRE(next.commits.size() == 1);
+  CHECK(next.commits.front().step() == 10);
+  CHECK(next.joining == std::vector<std::uint32_t>{1});
+  CHECK(next.roster.attendance == std::vector<Attendance>{kFirstTurn, {11, 3, {1}}});
+  CHECK(next.roster.train == std::vector<std::uint32_t>{10, 11, 0});
+  // Also if it had the last one, because the others stay away.
+  const Gathering again = gatheredTurn(afterFirstTurn(), 0, {5, 10}, {kFirstTurn}, {10});
+  CHECK(again.joining == std::vector<std::uint32_t>{0});
+  CHECK(again.roster.attendance == std::vector<Attendance>{kFirstTurn, {11, 3, {0}}});
+}
+
+TEST_CASE("a member continues its own turn from its newest checkpoint that the server has too") {
+  const std::vector<Attendance> own = {kFirstTurn, {11, 3, {1}}};
+  const Gathering midway = gatheredTurn(afterFirstTurn(), 1, {12, 14, 16}, own, {10, 12, 14});
+  REQUIRE(midway.commits.size() == 2);
+  CHECK(midway.commits.front().step() == 14);
+  CHECK(midway.evaluated.at(14) == 28);
+  CHECK(midway.joining.empty());
+  CHECK(midway.roster.attendance == own);
+}
+
+TEST_CASE("the checkpoints of a turn that was lost do not count") {
+  TurnRecord record = afterFirstTurn();
+  record.step = 15;
+  record.roster.attendance.push_back({11, 3, {2}});
+  const std::vector<Attendance> lost = {kFirstTurn, {11, 3, {1}}};
+  const Gathering next = gatheredTurn(record, 1, {12, 20}, lost, {12, 15, 20});
+  CHECK(next.commits.front().step() == 15);
+  CHECK(next.joining == std::vector<std::uint32_t>{1});
+  CHECK(errorCode([&] { gatheredTurn(record, 1, {}, {}, {12}); }) == "no-checkpoint");
+}
+
 }  // namespace
 }  // namespace cleave

@@ -1,0 +1,17 @@
+#include "server/cohort/turn_queue.h"
+
+#include <algorithm>
+
+#include "common/cohort/turns.h"
+
+namespace cleave {
+
+bool TurnQueue::isNext(std::uint32_t member, std::uint32_t members, bool hasWaited) const {
+  const std::uint64_t own = turnFrom(next, member, members);
+  if (own == next) return true;
+  return hasWaited && std::ranges::all_of(waiting, [&](std::uint32_t other) {
+           return turnFrom(next, other, members) >= own;
+         });
+}
+
+}  // namespace cleave
