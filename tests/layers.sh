@@ -50,7 +50,7 @@ client/data/tokens    | client/data/files common/core |
 client/data/formats   | client/data/files client/data/pictures client/data/samples client/data/tokens common/codec common/config common/core common/files |
 client/start          | client/data/files client/data/formats client/data/pictures client/data/samples common/config common/core common/topology |
 client/codecs         | common/codec common/predict common/topology compression |
-client/config         | client/codecs client/data/files client/data/formats client/data/samples common/checkpoint common/config common/core common/files common/graph common/model common/model/graph common/model/stage common/program common/run compression | CLI
+client/config         | client/codecs client/data/files client/data/formats client/data/samples common/checkpoint common/config common/core common/files common/graph common/model common/model/graph common/model/stage common/program common/run common/topology compression | CLI
 client/run            | client/config client/data/samples common/checkpoint common/codec common/core common/device common/engine common/files common/link common/model common/net common/net/streams common/predict common/record common/resources common/run common/topology proto | boost
 client/train          | client/codecs client/config client/data/samples client/run common/checkpoint common/codec common/cohort common/core common/device common/engine common/files common/graph common/link common/model common/model/stage common/predict common/record common/run common/topology | boost
 client/planning       | client/codecs client/config client/run client/train common/codec common/core common/device common/link common/link/probe common/predict common/run compression |
@@ -62,11 +62,11 @@ client                | client/commands common/engine common/files | CLI
 stage                 | common/codec common/core common/device common/engine common/files common/link common/model common/model/graph common/model/stage common/net/frames common/resources common/run proto | google torch
 server/access         | common/config common/core common/files common/net common/net/streams common/program common/run | boost openssl
 server/config         | common/config common/core common/files common/model common/net common/net/streams common/replicas common/resources common/run common/topology server/access | boost
-server/store          | common/checkpoint common/codec common/core common/device common/engine common/files common/link common/record common/resources common/run proto server/access server/config | boost
+server/store          | common/checkpoint common/codec common/cohort common/core common/device common/engine common/files common/link common/record common/resources common/run common/topology proto server/access server/config | boost
 server/status         | common/core common/engine common/files common/link common/net/streams common/program server/config | boost
-server/cohort         | common/core common/engine |
+server/cohort         | common/core common/engine common/topology |
 server/run            | common/cohort common/core common/device common/engine common/files common/link common/link/probe common/model/stage common/net common/net/streams common/replicas common/resources common/run common/topology proto server/access server/cohort server/config server/status server/store stage | boost
-server/sessions       | common/core common/device common/files common/link common/link/probe common/net common/net/frames common/net/streams common/replicas common/resources common/run proto server/access server/config server/run server/status server/store | boost
+server/sessions       | common/core common/device common/files common/link common/link/probe common/net common/net/frames common/net/streams common/replicas common/resources common/run common/topology proto server/access server/cohort server/config server/run server/status server/store | boost
 server/commands       | common/checkpoint common/core common/device common/files common/program common/run server/access server/config server/status server/store | CLI
 server                | common/core common/files common/http common/net/streams common/program common/run server/commands server/config server/sessions stage | CLI
 '

@@ -17,13 +17,13 @@
 #include "client/data/formats/formats.h"
 #include "client/data/samples/data_digest.h"
 #include "client/data/samples/subset.h"
-#include "common/cohort/turns.h"
 #include "common/config/config.h"
 #include "common/graph/adapters.h"
 #include "common/model/stage/stage.h"
 #include "common/run/metrics.h"
 #include "common/run/run_spec.h"
 #include "common/run/tls_settings.h"
+#include "common/topology/turns.h"
 
 namespace cleave {
 

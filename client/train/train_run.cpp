@@ -230,9 +230,9 @@ wire::Member TrainRun::announcement() {
 // ones.
 void TrainRun::enterCohort() {
   const std::vector<std::string>& names = settings().cohort.members;
-  const Roster roster = rosterFromWire(answer().cohort(), names.size());
+  const Roster roster = rosterFromWire(answer().cohort(), settings().cohort);
   for (std::size_t b = 1; b < prepared_.bodies.size(); ++b) {
-    if (rosterFromWire(answer(b).cohort(), names.size()) == roster) continue;
+    if (rosterFromWire(answer(b).cohort(), settings().cohort) == roster) continue;
     throw ProtocolError("bad-metadata", "the servers have other members of the cohort",
                         "end the run at all members, and start it again");
   }
@@ -548,15 +548,16 @@ std::string TrainRun::sealContext(std::uint64_t step) const {
 Blob TrainRun::receiveState(std::uint64_t step, const std::string& name) {
   Blob state = session_.waitForState();
   if (!settings().cohort.isRelay()) return state;
-  try {
-    const auto opened = std::make_shared<const std::vector<std::byte>>(
-        openSealed(readSealKey(settings().cohortKeyFile), sealContext(step), state.bytes));
-    return {state.flow, {opened->data(), opened->size()}, opened};
-  } catch (const RunError& error) {
-    throw UsageError("cannot-open", fmt::format("{} cannot be opened: {}", name, error.what()),
-                     "use the same file for cohort.key_file at all members")
+  auto opened = openSealed(readSealKey(settings().cohortKeyFile), sealContext(step), state.bytes);
+  if (!opened) {
+    throw UsageError(
+        "cannot-open",
+        name + " cannot be opened: it was sealed with another key, or has been changed",
+        "use the same file for cohort.key_file at all members")
         .about("cohort.key_file");
   }
+  const auto bytes = std::make_shared<const std::vector<std::byte>>(*std::move(opened));
+  return {state.flow, {bytes->data(), bytes->size()}, bytes};
 }
 
 // Continues with another member's part of the checkpoint.

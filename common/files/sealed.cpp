@@ -66,13 +66,10 @@ std::vector<std::byte> seal(std::string_view key, std::string_view context,
   return sealed;
 }
 
-std::vector<std::byte> openSealed(std::string_view key, std::string_view context,
-                                  std::span<const std::byte> sealed) {
+std::optional<std::vector<std::byte>> openSealed(std::string_view key, std::string_view context,
+                                                 std::span<const std::byte> sealed) {
   assert(key.size() == kSealKeyBytes);
-  const auto refuse = [] {
-    return RunError("cannot-open", "it was sealed with another key, or has been changed");
-  };
-  if (sealed.size() < kSealBytes) throw refuse();
+  if (sealed.size() < kSealBytes) return std::nullopt;
   std::vector<std::byte> bytes(sealed.size() - kSealBytes);
   const auto* const nonce = reinterpret_cast<const unsigned char*>(sealed.data());
   const unsigned char* const text = nonce + kNonceBytes;
@@ -87,7 +84,7 @@ std::vector<std::byte> openSealed(std::string_view key, std::string_view context
   std::vector<unsigned char> tag(text + bytes.size(), text + bytes.size() + kTagBytes);
   check(EVP_CIPHER_CTX_ctrl(cipher.get(), EVP_CTRL_GCM_SET_TAG, kTagBytes, tag.data()) == 1);
   int rest = 0;
-  if (EVP_DecryptFinal_ex(cipher.get(), tag.data(), &rest) != 1) throw refuse();
+  if (EVP_DecryptFinal_ex(cipher.get(), tag.data(), &rest) != 1) return std::nullopt;
   return bytes;
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -17,10 +18,9 @@ inline constexpr std::size_t kSealBytes = 12 + 16;  // that sealing adds: nonce 
 // Throws RunError "internal-error" if OpenSSL fails.
 std::vector<std::byte> seal(std::string_view key, std::string_view context,
                             std::span<const std::byte> bytes);
-// Throws RunError "cannot-open" unless `sealed` is unchanged, and was sealed with this key and
-// context.
-std::vector<std::byte> openSealed(std::string_view key, std::string_view context,
-                                  std::span<const std::byte> sealed);
+// Nullopt unless `sealed` is unchanged, and was sealed with this key and context.
+std::optional<std::vector<std::byte>> openSealed(std::string_view key, std::string_view context,
+                                                 std::span<const std::byte> sealed);
 
 // Reads a key from a file with 64 hexadecimal digits. Throws UsageError "not-a-key", or the errors
 // of readPrivateFile().

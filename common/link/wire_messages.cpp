@@ -292,13 +292,14 @@ void toWire(const Roster& roster, wire::CohortPlan& proto) {
   }
 }
 
-Roster rosterFromWire(const wire::CohortPlan& proto, std::size_t members) {
+Roster rosterFromWire(const wire::CohortPlan& proto, const Cohort& cohort) {
+  const std::size_t members = cohort.size();
   const auto isOfAll = [&](const auto& list) {
     return static_cast<std::size_t>(list.size()) == members;
   };
+  const std::size_t max = cohort.isRelay() ? kMaxTurns : kMaxAttendances;
   bool fits = isOfAll(proto.train_samples()) && isOfAll(proto.evaluation_samples()) &&
-              static_cast<std::size_t>(proto.attendance_size()) <= kMaxTurns;
-  std::size_t entries = 0;
+              static_cast<std::size_t>(proto.attendance_size()) <= max;
   Roster roster;
   roster.train.assign(proto.train_samples().begin(), proto.train_samples().end());
   roster.evaluation.assign(proto.evaluation_samples().begin(), proto.evaluation_samples().end());
@@ -307,14 +308,12 @@ Roster rosterFromWire(const wire::CohortPlan& proto, std::size_t members) {
         each.first_step(), each.evaluated(), {each.present().begin(), each.present().end()}};
     const Attendance* const before =
         roster.attendance.empty() ? nullptr : &roster.attendance.back();
-    // A member that takes turns may have the next one too, if the others stay away.
-    const bool isChange =
-        before == nullptr || next.present.size() == 1 || next.present != before->present;
-    fits = fits && isChange && next.follows(before, members);
-    entries += next.present.size();
+    const bool isPossible = cohort.isRelay() ? next.present.size() == 1
+                                             : before == nullptr || next.present != before->present;
+    fits = fits && isPossible && next.follows(before, members);
     roster.attendance.push_back(std::move(next));
   }
-  if (!fits || entries > kMaxAttendances * kMaxMembers) {
+  if (!fits) {
     throw ProtocolError("bad-metadata", "the plan of a cohort is not one of its " +
                                             std::to_string(members) + " members");
   }

@@ -77,7 +77,7 @@ ReceivedReport reportFrom(const wire::Received& proto);
 void toWire(const Roster& roster, wire::CohortPlan& proto);
 // Throws ProtocolError unless it has as many members as the cohort, and possible attendances.
 // JointPlan checks that they have samples.
-Roster rosterFromWire(const wire::CohortPlan& proto, std::size_t members);
+Roster rosterFromWire(const wire::CohortPlan& proto, const Cohort& cohort);
 
 void toWire(const Arrived& arrived, wire::Arrived& proto);
 Arrived arrivedFromWire(const wire::Arrived& proto);

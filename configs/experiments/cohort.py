@@ -5,7 +5,7 @@
 
   joint    one model, as a cohort: docs/joint.md
   average  each member trains a copy for an epoch, then the weights are averaged by numbers of samples, as in FedAvg
-  turns    the model goes from member to member, which train it for an epoch each
+  turns    the model goes from member to member, which train it for an epoch each, as a cohort with cohort.mode: relay
   alone    a model each; the mean of their accuracies
 
 The members have 12,000 images, the same in all rows: divided at random (iid), or with shares of each class drawn from a Dirichlet
@@ -19,6 +19,7 @@ import contextlib
 import csv
 import gzip
 import pathlib
+import secrets
 import shutil
 import statistics
 import subprocess
@@ -89,10 +90,13 @@ def write_arrays(folder, values, labels):
 def prepare(options):
     """Writes the models and the members' data, once."""
     root = pathlib.Path(options.output)
+    root.mkdir(parents=True, exist_ok=True)
+    if not (root / "key").exists():
+        (root / "key").touch(0o600)
+        (root / "key").write_text(secrets.token_hex(32))
     for norm in options.norm:
         path = root / f"{norm}.pt2"
         if not path.exists():
-            root.mkdir(parents=True, exist_ok=True)
             torch.manual_seed(1)
             cleave_split.export(Net(norm).train(), {"x": torch.rand(2, 1, 28, 28)}, str(path))
     train, test = images("train"), images("t10k")
@@ -139,20 +143,22 @@ class Group:
                 raise SystemExit(f"{run}: the run has failed")
         return run
 
-    def joint(self):
-        folder = self.runs / "joint"
+    def cohort(self, folder, batch, more):
+        """Trains as a cohort. Returns the run's folder of the first member."""
         runs = [folder / f"m{m}" for m in range(MEMBERS)]
         if not all((run / "summary.json").exists() for run in runs):
             shutil.rmtree(folder, ignore_errors=True)
             with running_server(self.options, folder) as server:
                 names = ", ".join(run.name for run in runs)
-                cohort = f"{{id: {self.runs.name}, members: [{names}]"
-                clients = [self.start(run, m, f"test{m}", 100, self.options.epochs,
-                                      {"train.micro_batches": MEMBERS, "servers": f"[{server}]", "cohort": f"{cohort}, member: {run.name}}}"}, True)
+                shared = {"cohort.id": self.runs.name, "cohort.members": f"[{names}]", "servers": f"[{server}]", **more}
+                clients = [self.start(run, m, f"test{m}", batch, self.options.epochs, {**shared, "cohort.member": run.name}, True)
                            for m, run in enumerate(runs)]
                 if any([client.wait() for client in clients]):
                     raise SystemExit(f"{folder}: a member has failed")
-        return self.accuracy(runs[0])
+        return runs[0]
+
+    def joint(self):
+        return self.accuracy(self.cohort(self.runs / "joint", 100, {"train.micro_batches": MEMBERS}))
 
     def all(self, train):
         """The results of train() for all members, some of which run at once."""
@@ -172,11 +178,8 @@ class Group:
         return self.evaluated(weights)
 
     def turns(self):
-        weights = None
-        for epoch in range(1, self.options.epochs + 1):
-            for m in range(MEMBERS):
-                weights = self.local(self.runs / f"turns/{epoch}/m{m}", m, 1, weights) / "model.safetensors"
-        return self.evaluated(weights)
+        first = self.cohort(self.runs / "relay", 32, {"cohort.mode": "relay", "cohort.key_file": self.root / "key"})
+        return self.evaluated(first / "model.safetensors")
 
     def evaluated(self, weights):
         """The accuracy of these weights, computed by PyTorch."""
@@ -216,18 +219,52 @@ def main(arguments=None):
     parser.add_argument("--seed", type=int, action="append", help="repeatable; default: 1, 2 and 3")
     parser.add_argument("--norm", choices=("batch", "group"), action="append", help="repeatable; default: both")
     parser.add_argument("--way", choices=WAYS, action="append", help="repeatable; default: all")
+    parser.add_argument("--chart", metavar="FILE.svg", help="also draw the means; needs matplotlib")
     options = parser.parse_args(arguments)
     options.seed, options.norm, options.way = options.seed or [1, 2, 3], options.norm or ["group", "batch"], options.way or WAYS
     root = prepare(options)
-    print(f"top-1 in %, {options.epochs} epochs, mean and standard deviation of {len(options.seed)} seeds")
+    print(f"| Norm  | Data   | {' | '.join(f'{way:<13}' for way in options.way)} |")
+    print(f"|-------|--------|{'|'.join('-' * 15 for _ in options.way)}|", flush=True)
+    rows = {}
     for norm in options.norm:
         for data in ("iid", "skewed"):
+            print(f"| {norm} | {data:<6} |", end="", flush=True)
             for way in options.way:
                 values = [getattr(Group(options, root, norm, data, seed), way)() for seed in options.seed]
-                spread = statistics.stdev(values) if len(values) > 1 else 0
-                each = ", ".join(f"{value:.2f}" for value in values)
-                print(f"{norm:<7}{data:<8}{way:<9}{statistics.mean(values):>6.2f} ± {spread:.2f}   {each}", flush=True)
+                rows.setdefault((norm, data), []).append(values)
+                print(f" {shown(values):<13} |", end="", flush=True)
+            print(flush=True)
+    print(f"top-1 in %, {options.epochs} epochs, mean ± standard deviation of seeds {', '.join(map(str, options.seed))}")
+    if options.chart:
+        chart(options.way, rows, options.chart)
     return 0
+
+
+def shown(values):
+    return f"{statistics.mean(values):.2f}" + (f" ± {statistics.stdev(values):.2f}" if len(values) > 1 else "")
+
+
+def chart(ways, rows, file):
+    """Draws a group of bars per row, and the result of each seed."""
+    try:
+        import matplotlib
+    except ImportError:
+        sys.exit("--chart needs matplotlib: pip install matplotlib")
+    matplotlib.use("svg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(8, 4), layout="constrained")
+    width = 0.8 / len(ways)
+    for w, way in enumerate(ways):
+        places = [row + (w - (len(ways) - 1) / 2) * width for row in range(len(rows))]
+        axes.bar(places, [statistics.mean(values[w]) for values in rows.values()], 0.9 * width, label=way)
+        for place, values in zip(places, rows.values(), strict=True):
+            axes.plot([place] * len(values[w]), values[w], ".", color="black", markersize=4)
+    axes.axhline(100 / CLASSES, color="gray", linewidth=0.8, linestyle=":", label="chance")
+    axes.set_xticks(range(len(rows)), [f"{norm} norm, {data}" for norm, data in rows])
+    axes.set_ylabel("top-1 in %")
+    figure.legend(loc="outside upper center", ncols=len(ways) + 1)
+    figure.savefig(file, metadata={"Date": None})
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "common/cohort/turns.h"
+#include "common/topology/turns.h"
 
 namespace cleave {
 

@@ -66,7 +66,7 @@ std::string recordsIdentity(const RunRequest& request) {
 
 void checkAnnounced(const RunRequest& request) {
   const wire::Member& member = request.hello.member();
-  if (member.has_plan()) rosterFromWire(member.plan(), request.spec.cohort.size());
+  if (member.has_plan()) rosterFromWire(member.plan(), request.spec.cohort);
 }
 
 namespace {
@@ -97,13 +97,13 @@ struct Past {
   }
 };
 
-Past pastOf(const Announced& announced, std::size_t members) {
+Past pastOf(const Announced& announced, const Cohort& cohort) {
   const wire::Member& member = announced.hello->member();
   Past past{announced, {}, {}};
   for (const wire::OwnState& each : member.saved()) past.evaluated[each.step()] = each.evaluated();
-  if (member.has_plan()) past.roster = rosterFromWire(member.plan(), members);
-  past.roster.train.resize(members);
-  past.roster.evaluation.resize(members);
+  if (member.has_plan()) past.roster = rosterFromWire(member.plan(), cohort);
+  past.roster.train.resize(cohort.size());
+  past.roster.evaluation.resize(cohort.size());
   return past;
 }
 
@@ -157,7 +157,7 @@ std::vector<wire::Commit> candidates(const std::vector<Announced>& members) {
 Gathering gather(const Cohort& cohort, const std::vector<Announced>& members,
                  const std::vector<wire::Commit>* available) {
   std::vector<Past> pasts;
-  for (const Announced& member : members) pasts.push_back(pastOf(member, cohort.size()));
+  for (const Announced& member : members) pasts.push_back(pastOf(member, cohort));
   std::map<std::uint64_t, wire::Commit, std::greater<>> commits;
   const Past* newest = nullptr;       // a member that has committed the newest checkpoint
   std::optional<std::uint64_t> lost;  // a checkpoint that a member has committed, but not any more
@@ -247,7 +247,7 @@ wire::Commit commitOf(const TurnRecord& record) {
 Gathering gatherTurn(const Cohort& cohort, const Announced& member,
                      const std::optional<TurnRecord>& record,
                      const std::vector<wire::Commit>& available) {
-  const Past past = pastOf(member, cohort.size());
+  const Past past = pastOf(member, cohort);
   const std::uint64_t last = record ? record->step : 0;
   const std::vector<Attendance> before =
       record ? record->roster.attendance : std::vector<Attendance>();

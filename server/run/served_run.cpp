@@ -15,7 +15,6 @@
 #include <variant>
 
 #include "common/cohort/member_part.h"
-#include "common/cohort/turns.h"
 #include "common/core/failpoint.h"
 #include "common/core/log.h"
 #include "common/core/printable.h"
@@ -24,6 +23,7 @@
 #include "common/link/edge.h"
 #include "common/link/wire_messages.h"
 #include "common/run/action_tables.h"
+#include "common/topology/turns.h"
 #include "server/run/hello.h"
 #include "server/run/membership.h"
 #include "server/store/on_thread.h"
@@ -148,7 +148,7 @@ std::vector<std::string> ServedRun::checkMember(const Announced& member) const {
   for (const Announced& other : announced()) {
     const wire::Member& past = other.hello->member();
     if (!past.has_plan()) continue;
-    checkSameData(rosterFromWire(past.plan(), plan_.spec.cohort.size()), member);
+    checkSameData(rosterFromWire(past.plan(), plan_.spec.cohort), member);
   }
   if (plan_.joint) checkSameData(plan_.joint->roster(), member);
   std::vector<std::string> others = presentNames();
@@ -634,7 +634,7 @@ bool ServedRun::mayPark() const {
   // In a relay, the others wait for their turns: a client that has handed on, or that has not sent
   // anything since it got its turn, does not need the seat.
   const bool isRelay = plan_.spec.cohort.isRelay();
-  const bool isNeeded = !isRelay || (!lastSaved_->isHandedOn && totals().up() > 0);
+  const bool isNeeded = !isRelay || (!lastSaved_->isHandedOn && totals().up() > upAtStart_);
   return isServing_ && !isTrial_ && !isDraining_ && !hasFailed_->isOpen() && isNeeded;
 }
 
@@ -698,6 +698,7 @@ std::string ServedRun::summary() const {
 void ServedRun::start() {
   assert(isOpen() && worker_ && !isServing_);
   record_->begin(totals());
+  upAtStart_ = totals().up();
   resources_.device.attach(worker_, owner().request().identity);
   isServing_ = true;
   served_ = now();

@@ -252,8 +252,9 @@ class ServedRun {
   // reason.
   const std::shared_ptr<Latch> hasFailed_ = std::make_shared<Latch>();
   const std::shared_ptr<Latch> done_ = std::make_shared<Latch>();
-  SteadyTime served_;       // when start() was called
-  bool isServing_ = false;  // the worker runs
+  SteadyTime served_;            // when start() was called
+  std::uint64_t upAtStart_ = 0;  // bytes from the clients until then: their Hellos
+  bool isServing_ = false;       // the worker runs
   bool isDraining_ = false;
   bool isClosing_ = false;
 };

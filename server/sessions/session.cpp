@@ -12,7 +12,6 @@
 #include <span>
 #include <utility>
 
-#include "common/cohort/turns.h"
 #include "common/core/log.h"
 #include "common/core/printable.h"
 #include "common/files/environment.h"
@@ -21,6 +20,7 @@
 #include "common/link/probe/trial.h"
 #include "common/link/wire_messages.h"
 #include "common/net/connection_messages.h"
+#include "common/topology/turns.h"
 #include "server/cohort/turn_queue.h"
 #include "server/run/hello.h"
 #include "server/run/latch.h"

@@ -702,7 +702,7 @@ for name, code, data in (
 
 # ---- Cohorts ----
 
-ALONE = {"id": "hostile-cohort", "members": ["hostile"], "batch": w.SAMPLES, "eval_batch": w.SAMPLES, "order": "by-member", "min_members": 0, "begin_members": 0, "wait_seconds": 60}
+ALONE = {"id": "hostile-cohort", "members": ["hostile"], "mode": "joint", "batch": w.SAMPLES, "eval_batch": w.SAMPLES, "order": "by-member", "min_members": 0, "begin_members": 0, "wait_seconds": 60}
 
 
 def member(name="hostile", train=64, evaluation=0, share=100):
@@ -762,6 +762,35 @@ for name, code, plan in (
 for field, value, code in (("min_members", 2, "bad-cohort"), ("min_members", 65, "bad-run-spec"), ("begin_members", 2, "bad-cohort"),
                            ("begin_members", 65, "bad-run-spec"), ("wait_seconds", 10**7, "bad-run-spec")):  # fmt: skip
     hellos(f"a cohort with {field} {value}", code, **of_cohort(member(), **{field: value}))
+
+for field, value, code in (("mode", "turns", "bad-cohort"), ("mode", 1, "bad-run-spec")):
+    hellos(f"a cohort with {field} {value}", code, **of_cohort(member(), **{field: value}))
+for field in ("min_members", "begin_members"):
+    hellos(f"a relay with {field}", "bad-cohort", **of_cohort(member(), mode="relay", **{field: 1}))
+for name, plan in (
+    ("with two present", w.message((1, bytes((1, 1))), (2, bytes((0, 0))), (3, w.message((1, 1), (3, bytes((0, 1))))))),
+    ("with 1025 turns", w.message((1, bytes((1, 1))), (2, bytes((0, 0))), *[(3, w.message((1, n), (3, bytes((0,))))) for n in range(1, 1026)])),
+):
+    hellos(f"a member of a relay with a plan {name}", "bad-metadata",
+           **of_cohort(member() + w.message((7, plan), (11, 3)), mode="relay", members=["hostile", "other"], id=f"hostile-relay-{name}"))  # fmt: skip
+for name, code, rounds, message in (
+    ("hands on without a checkpoint", "unexpected-message", 3,
+     w.tensor(b"sealed", spec=b"", step=0, flow="state/client", micro_batches=0, samples=0) +
+     w.segment(6, b"", sha256=hashlib.sha256(b"sealed").digest())),
+    ("hands on more than it has announced", {"bad-tensor", "bad-key", "bad-metadata"}, 3, w.tensor(flow="state/client", step=0, micro_batches=0, samples=0, encoded_bytes=2**21)),
+    ("hands on when its turns are over", {"bad-key", "unexpected-message"}, 0, w.tensor(flow="state/client", step=0, micro_batches=0, samples=0)),
+):
+
+    @case(f"a member of a relay {name}", code)
+    def _(world, rounds=rounds, message=message):
+        client = world.connect()
+        announced = member() + w.message((9, 2**20), (11, rounds))
+        client.send(w.hello(world.run_id(), **of_cohort(announced, mode="relay", id=f"hostile-turn-{world.run_id()}")))
+        client.wait_for(w.HELLO_OK)
+        client.send(message)
+        client.wait_for_close()
+        return client
+
 
 for name, code, saved in (
     ("that nobody has asked for", "unexpected-message", w.message((1, 1), (2, bytes(32)))),

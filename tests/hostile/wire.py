@@ -116,7 +116,7 @@ def run_spec(codec="none", model="mlp", parameters=None, sample_shape=(1, 8, 8),
         "schedule": "priority", "codecs": {flow: codec for flow in CODECS}, "optimizer": optimizer(momentum=0.5), "seed": 1, "precision": "fp32",
         "threads": 1, "device_bits": "exact", "insert": [], "staleness": 0, "clip_value": 0, "ema": 0, "recompute": False, "freeze": [], "non_finite.raw": False, "replicas": 1,
         "replica": 0, "steps_per_epoch": 0, "train_samples": 0, "initial_weights": False, "head_is_frozen": False, "codec_levels": False,
-        "watch_every": 0, "trace": {"first": 0, "steps": 0}, "cohort": {"id": "", "members": [], "batch": 0, "eval_batch": 0, "order": "by-member", "min_members": 0, "begin_members": 0, "wait_seconds": 60},
+        "watch_every": 0, "trace": {"first": 0, "steps": 0}, "cohort": {"id": "", "members": [], "mode": "joint", "batch": 0, "eval_batch": 0, "order": "by-member", "min_members": 0, "begin_members": 0, "wait_seconds": 60},
     }  # fmt: skip
     fields.update(more)
     values = {KEYS.get(name, name): value for name, value in fields.items() if value is not None}

@@ -21,10 +21,10 @@ TEST_CASE("sealed bytes are opened with the same key and context only") {
        {std::string(), std::string("head and tail"), std::string(5000, 'x')}) {
     const auto sealed = seal(kKey, "step 7", bytesOf(text));
     CHECK(sealed.size() == text.size() + kSealBytes);
-    CHECK(textOf(openSealed(kKey, "step 7", sealed)) == text);
+    CHECK(textOf(*openSealed(kKey, "step 7", sealed)) == text);
     const auto isRefused = [&](const std::string& key, const std::string& context,
                                std::span<const std::byte> bytes) {
-      return errorCode([&] { openSealed(key, context, bytes); }) == "cannot-open";
+      return !openSealed(key, context, bytes);
     };
     CHECK(isRefused(std::string(kSealKeyBytes, 'l'), "step 7", sealed));
     CHECK(isRefused(kKey, "step 8", sealed));

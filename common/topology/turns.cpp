@@ -1,4 +1,4 @@
-#include "common/cohort/turns.h"
+#include "common/topology/turns.h"
 
 #include <algorithm>
 #include <cassert>
