@@ -23,13 +23,14 @@ from cleave_split.privacy import Model, audit  # noqa: E402
 from cleave_split.safetensors_file import read_safetensors  # noqa: E402
 
 WIDTH = 8
-CUTS = {"4": [4, 13], "8": [8, 13]}  # after the first or the second convolution
+CUTS = {"1": [1, 13], "4": [4, 13], "8": [8, 13]}  # after the first convolution, and at the ends of the first and the second group of layers
 CODECS = {
     "none": "none",
     "block8": "block:bits=8",
     "block4": "block:bits=4",
     "block2": "block:bits=2",
-    "sort4": "sort:q=2,s=2,select=sampled",
+    "sort8": "sort:q=6,s=2,select=exact",
+    "sort4": "sort:q=3,s=1,select=exact",
     "topk": "topk:ratio=0.1",
     "power": "power:rank=2,iterations=2",
     "uniform2": "uniform:bits=2",
@@ -89,7 +90,7 @@ def table(rows):
     def worst(own, finds, epochs):
         chosen = [row for row in own if row["finds"] == finds and row["epochs"] == epochs]
         if not chosen:
-            return "not measured"
+            return "none applies"
         best = max(chosen, key=lambda row: row["advantage"])
         return f"{best['value']:.2f} ({best['low']:.2f} to {best['high']:.2f})"
 

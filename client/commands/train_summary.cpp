@@ -88,6 +88,8 @@ nlohmann::json summariseTraining(const PreparedRun& run, const TrainResult& resu
     const auto names = run.settings.scores.names();
     for (std::size_t index = 0; index < names.size(); ++index) {
       if (values[index]) summary["eval"][names[index]] = *values[index];
+      const bool hasOwn = index < result.lastOwnEval.size() && result.lastOwnEval[index];
+      if (hasOwn) summary["own_eval"][names[index]] = *result.lastOwnEval[index];
     }
     const std::string main = run.settings.mainMetric();
     summary["main_metric"] = main;

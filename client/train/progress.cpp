@@ -129,6 +129,7 @@ void Progress::epoch(const EpochRow& row, std::uint64_t epochs) {
     addMetrics(json, "train_", options_.metricNames, row.trainMetrics);
     if (row.evalSeconds) json["eval_seconds"] = *row.evalSeconds;
     addMetrics(json, "eval_", options_.metricNames, row.evalMetrics);
+    addMetrics(json, "own_eval_", options_.metricNames, row.ownEvalMetrics);
     options_.events->write("epoch", json);
   }
   if (options_.people < 0) return;
@@ -136,6 +137,8 @@ void Progress::epoch(const EpochRow& row, std::uint64_t epochs) {
                                  metricsText(options_, row.trainMetrics));
   if (row.evalSeconds) {
     text += "; eval" + metricsText(options_, row.evalMetrics);
+    const std::string own = metricsText(options_, row.ownEvalMetrics);
+    if (!own.empty()) text += " (own samples:" + own + ")";
   }
   text += fmt::format("; {}; {:.1f} s\n", sampleRateText(samplesPerSecond), row.trainSeconds);
   StatusLine::instance().writeAbove(options_.people, text);

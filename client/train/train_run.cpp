@@ -398,9 +398,9 @@ void TrainRun::start(DecideFunction decide, const Options& options) {
   if (traffic_ != nullptr) traffic_->dropOpen();
   const RunIdentity identity{prepared_.hello.run_id(), answer().session(),
                              knownConnections(diskFiles(), prepared_.folder).generation};
-  files_ =
-      std::make_shared<RunFiles>(recorder_, prepared_.folder, identity, settings().scores.names(),
-                                 options.rotateBytes, nullptr, prepared_.isResumed);
+  files_ = std::make_shared<RunFiles>(recorder_, prepared_.folder, identity,
+                                      settings().scores.names(), options.rotateBytes, nullptr,
+                                      prepared_.isResumed, settings().cohort.atOnce() > 1);
   files_->observe(options.metrics);
   if (prepared_.plan.member) writeCohortFile();
   if (options.tensorBoard) {

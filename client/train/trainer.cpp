@@ -109,6 +109,7 @@ TrainResult Trainer::run() {
       row.evalSeconds = secondsSince(evalStart);
       lastEvalSeconds_ = row.evalSeconds;
       row.evalMetrics = result_.lastEval;
+      row.ownEvalMetrics = result_.lastOwnEval;
     }
     run_.files().epoch(row, session_.totals());
     progress_.epoch(row, shown_.epochs);
@@ -407,14 +408,16 @@ void Trainer::restore(const nlohmann::json& notes) {
 
 void Trainer::evaluate(std::uint64_t epoch) {
   Loader loader(data_.test, session_.pool(), evaluationOptions(run_.prepared()));
-  BatchMetrics sum;
+  BatchMetrics sum, own;
   while (const auto batch = loader.next()) {
     leaveIfAsked(Phase::eval);
     sum.add(evaluateBatch(*batch, quality_.level(), epoch));
+    own.add(run_.stage().ownMetrics(evalBatches_));
     progress_.batch(shown_, session_.totals());
   }
   evalMetrics_ = sum;
   result_.lastEval = metricValues(settings_.scores, sum);
+  if (settings_.cohort.atOnce() > 1) result_.lastOwnEval = metricValues(settings_.scores, own);
   const std::string main = settings_.mainMetric();
   updateBest(main, metricTitle(main).isBetterIfGreater, epoch, result_.best);
   if (!result_.target && reachesTarget()) {

@@ -57,6 +57,8 @@ struct TrainResult {
   std::uint64_t clientMemory = 0, bodyMemory = 0;
   // Values of the last evaluation, in the order of ScoreSpec::names(); empty before the first one.
   std::vector<std::optional<double>> lastEval;
+  // The same of this member's samples, if the members of its cohort train together.
+  std::vector<std::optional<double>> lastOwnEval;
   std::optional<ReachedTarget> target;        // absent: not reached, or there is none
   std::optional<BestValue> best;              // best value of ClientSettings::mainMetric()
   std::optional<BestValue> kept;              // best value of ClientSettings::bestMetric

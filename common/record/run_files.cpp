@@ -164,27 +164,30 @@ std::vector<std::string> RunFiles::stepColumns(const std::vector<std::string>& m
   return names;
 }
 
-std::vector<std::string> RunFiles::epochColumns(const std::vector<std::string>& metrics) {
+std::vector<std::string> RunFiles::epochColumns(const std::vector<std::string>& metrics,
+                                                bool hasOwn) {
   std::vector<std::string> names = namesOf(columnsOf(EpochRow(), {}));
   append(names, "train_", metrics);
   append(names, "eval_", metrics);
+  if (hasOwn) append(names, "own_eval_", metrics);
   return names;
 }
 
 RunFiles::RunFiles(Recorder& recorder, const std::string& folder, RunIdentity identity,
                    std::vector<std::string> metrics, std::size_t rotateBytes,
-                   const std::shared_ptr<RowBudget>& budget, bool append)
+                   const std::shared_ptr<RowBudget>& budget, bool append, bool hasOwn)
     : folder_(folder),
       run_(std::move(identity.run)),
       session_(identity.session),
       generation_(identity.generation),
       metrics_(std::move(metrics)),
+      hasOwn_(hasOwn),
       transfers_(recorder.table(folder + "/transfers.csv", transferColumns(), rotateBytes, budget,
                                 append)),
       steps_(recorder.table(folder + "/steps.csv", stepColumns(metrics_), rotateBytes, budget,
                             append)),
-      epochs_(recorder.table(folder + "/epochs.csv", epochColumns(metrics_), rotateBytes, budget,
-                             append)) {}
+      epochs_(recorder.table(folder + "/epochs.csv", epochColumns(metrics_, hasOwn), rotateBytes,
+                             budget, append)) {}
 
 void RunFiles::reconnected(std::uint64_t session, std::uint64_t generation, bool isFirst) {
   if (isFirst) session_ = session;
@@ -221,6 +224,7 @@ void RunFiles::epoch(const EpochRow& row, const LinkTotals& totals) {
       cellsOf(RowOrigin{run_, session_, generation_}.with(columnsOf(row, {before, totals})));
   append(cells, row.trainMetrics, metrics_.size());
   append(cells, row.evalMetrics, metrics_.size());
+  if (hasOwn_) append(cells, row.ownEvalMetrics, metrics_.size());
   epochs_->row(std::move(cells));
 }
 

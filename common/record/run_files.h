@@ -53,6 +53,8 @@ struct EpochRow {
   std::optional<double> evalSeconds;
   std::vector<std::optional<double>> trainMetrics;
   std::vector<std::optional<double>> evalMetrics;
+  // In a cohort whose members train together: those of this member's evaluation samples.
+  std::vector<std::optional<double>> ownEvalMetrics = {};
 };
 
 // Receives rows as they are recorded. Any thread; these functions must not block.
@@ -69,11 +71,12 @@ class RunEvents;
 class RunFiles {
  public:
   // Creates the three files in `folder`, which must exist. Throws RunError. `metrics` are the
-  // metric columns that this side has; for `rotateBytes`, `budget` and `append`, see
-  // Recorder::table().
+  // metric columns that this side has; `hasOwn`: epochs.csv has those of EpochRow::ownEvalMetrics.
+  // For `rotateBytes`, `budget` and `append`, see Recorder::table().
   RunFiles(Recorder& recorder, const std::string& folder, RunIdentity identity,
            std::vector<std::string> metrics, std::size_t rotateBytes = 0,
-           const std::shared_ptr<RowBudget>& budget = nullptr, bool append = false);
+           const std::shared_ptr<RowBudget>& budget = nullptr, bool append = false,
+           bool hasOwn = false);
   // An object that writes nothing, for trial sessions.
   RunFiles() = default;
 
@@ -110,12 +113,14 @@ class RunFiles {
 
   static std::vector<std::string> transferColumns();
   static std::vector<std::string> stepColumns(const std::vector<std::string>& metrics);
-  static std::vector<std::string> epochColumns(const std::vector<std::string>& metrics);
+  static std::vector<std::string> epochColumns(const std::vector<std::string>& metrics,
+                                               bool hasOwn = false);
 
  private:
   const std::string folder_, run_;
   std::atomic<std::uint64_t> session_ = 0, generation_ = 0;
   const std::vector<std::string> metrics_;
+  const bool hasOwn_ = false;
   std::shared_ptr<RunObserver> observer_;
   std::shared_ptr<RunEvents> events_;  // null: none
   std::mutex mutex_;

@@ -80,7 +80,8 @@ function metricTile(h, known) {
   if (!h.metric_name) return tile('Loss', known(h.eval_loss, units.nats.text), 'of the last evaluation' + kept, 'metric');
   const { text } = units[h.metric_unit];
   return h.metric !== undefined
-    ? tile(h.metric_title, text(h.metric), 'last evaluation; best ' + text(h.best_metric) + ' in epoch ' + h.best_epoch + kept, 'metric')
+    ? tile(h.metric_title, text(h.metric), 'last evaluation; best ' + text(h.best_metric) + ' in epoch ' + h.best_epoch + kept +
+           (h.own_metric === undefined ? '' : '; ' + text(h.own_metric) + " on this member's own samples"), 'metric')
     : tile(h.metric_title + ', training', known(h.train_metric, text), 'last step; no evaluation yet', 'metric');
 }
 
@@ -95,7 +96,7 @@ function metricFigures(runs) {
   if (!name) return [];
   const { text } = units[unit];
   const apart = unit === 'share' ? pointsApart : relativeTo;
-  return [['metric', title + ', last evaluation', text, better, apart], ['best_metric', title + ', best evaluation', text, better, apart]];
+  return [['metric', title + ', last evaluation', text, better, apart], ['own_metric', title + ', own samples of the member', text, better, apart], ['best_metric', title + ', best evaluation', text, better, apart]];
 }
 
 // Returns "step 120 of 300, epoch 2 of 3".

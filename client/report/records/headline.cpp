@@ -124,6 +124,7 @@ nlohmann::json headline(RunReader& run) {
   headline["metric_better"] = shown.isBetterIfGreater ? "more" : "less";
   for (const auto& evaluation : training.evaluations) {
     if (evaluation.loss) headline["eval_loss"] = *evaluation.loss;
+    if (evaluation.ownMetric) headline["own_metric"] = *evaluation.ownMetric;
     if (!evaluation.metric) continue;
     headline["metric"] = *evaluation.metric;
     const double best = headline.value("best_metric", *evaluation.metric);

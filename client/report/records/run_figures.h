@@ -76,6 +76,7 @@ struct TrainingFigures {
     std::uint64_t epoch = 0;
     double time = 0, step = 0;
     std::optional<double> loss, metric;
+    std::optional<double> ownMetric;  // of this member's samples in a cohort
   };
   struct Interruption {
     bool isResume = false;  // from a checkpoint, or from step 0; otherwise a reconnect

@@ -16,6 +16,7 @@ struct RunReader::EpochColumns {
   std::size_t trainSeconds = file.column("train_seconds");
   std::size_t evalLoss = file.column("eval_loss");
   std::size_t evalMetric = file.column("eval_loss+1");
+  std::size_t ownEvalMetric = file.column("own_eval_loss+1");
 };
 
 RunReader::RunReader(RunPlace place, BucketAxes& grids)
@@ -116,8 +117,8 @@ void RunReader::readEpochs() {
     training_.epochSeconds += *seconds;
     training_.epochSteps += *steps;
     if (loss || metric) {
-      training_.evaluations.push_back(
-          {static_cast<std::uint64_t>(*epoch), at, training_.epochSteps, loss, metric});
+      training_.evaluations.push_back({static_cast<std::uint64_t>(*epoch), at, training_.epochSteps,
+                                       loss, metric, row.number(c.ownEvalMetric)});
     }
   });
 }

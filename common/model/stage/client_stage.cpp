@@ -161,6 +161,9 @@ void ClientStage::update(const StepDecision& decision) {
 const BatchMetrics& ClientStage::metrics(std::uint64_t step) const {
   return state_->batch(step).metrics();
 }
+const BatchMetrics& ClientStage::ownMetrics(std::uint64_t step) const {
+  return state_->batch(step).ownMetrics();
+}
 const std::vector<float>& ClientStage::losses(std::uint64_t step) const {
   return state_->batch(step).losses();
 }

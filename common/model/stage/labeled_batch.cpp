@@ -20,6 +20,7 @@ at::Tensor borrowedArray(const TensorView& array) {
 void LabeledBatch::begin(const BatchView& batch) {
   batch_ = batch;
   metrics_ = {};
+  own_.reset();
   losses_.clear();
   outputs_.clear();
   if (samples() == 0) return;  // a member of a cohort may have none

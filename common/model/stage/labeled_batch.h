@@ -37,7 +37,10 @@ class LabeledBatch {
   void checkLoss(const MicroBatch& at, const TensorList& activations1) const;
 
   const BatchMetrics& metrics() const { return metrics_; }
-  void setMetrics(BatchMetrics metrics) { metrics_ = std::move(metrics); }
+  // Those of this client's samples, also after setMetrics().
+  const BatchMetrics& ownMetrics() const { return own_ ? *own_ : metrics_; }
+  // Replaces the metrics by those of all members of a cohort.
+  void setMetrics(BatchMetrics metrics) { own_ = std::exchange(metrics_, std::move(metrics)); }
   const std::vector<float>& losses() const { return losses_; }
   // From now on, the model's outputs of each batch are kept until the next batch.
   void keepOutputs() { keepsOutputs_ = true; }
@@ -57,6 +60,7 @@ class LabeledBatch {
   BatchView batch_;
   double weight_ = 1;  // weight of the whole batch
   BatchMetrics metrics_;
+  std::optional<BatchMetrics> own_;
   std::vector<float> losses_;
   bool keepsOutputs_ = false;
   std::vector<at::Tensor> outputs_;  // by micro-batch

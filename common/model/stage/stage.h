@@ -168,6 +168,8 @@ class ClientStage {
   // `step` below: as for beginBatch().
   // Metrics of the micro-batches whose tailStep has run.
   const BatchMetrics& metrics(std::uint64_t step = 0) const;
+  // In a cohort, those of this member's samples.
+  const BatchMetrics& ownMetrics(std::uint64_t step = 0) const;
   // loss_i of each micro-batch of the batch, by i. `verify` compares these bit for bit.
   const std::vector<float>& losses(std::uint64_t step = 0) const;
   // From now on, the model's outputs of each batch are kept until the next batch.

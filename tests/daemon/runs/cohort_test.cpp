@@ -88,9 +88,12 @@ Process startMember(const TemporaryFolder& folder, const TestServer& server,
 TEST_CASE("members train together, and each has the model and the metrics of all") {
   const TemporaryFolder folder;
   const TestServer server(folder);
-  const Process a = startMember(folder, server, "a", {"--set", "data.train.size=100"});
-  const Process b = startMember(folder, server, "b", {"--set", "data.train.size=7"});
-  const Process c = startMember(folder, server, "c", {"--set", "data.train.size=150"});
+  const Process a =
+      startMember(folder, server, "a", {"--set", "data.train.size=100", "--set", "data.seed=1"});
+  const Process b =
+      startMember(folder, server, "b", {"--set", "data.train.size=7", "--set", "data.seed=2"});
+  const Process c =
+      startMember(folder, server, "c", {"--set", "data.train.size=150", "--set", "data.seed=3"});
   for (const Process* const member : {&a, &b, &c}) {
     const Ended ended = finish(*member);
     INFO(ended.errors);
@@ -108,6 +111,19 @@ TEST_CASE("members train together, and each has the model and the metrics of all
       CHECK(own.back().at(column) == epochs.back().at(column));
     }
   }
+  // The evaluation samples of the members are equal in number, so the mean of all is that of their
+  // own means; they are different samples.
+  double sum = 0;
+  std::set<std::string> losses;
+  for (const std::string member : {"a", "b", "c"}) {
+    const auto own = readCsv(folder.path(member) + "/epochs.csv");
+    losses.insert(own.back().at("own_eval_loss"));
+    sum += std::stod(own.back().at("own_eval_loss"));
+    CHECK(summaryOf(folder.path(member)).at("own_eval").at("loss") ==
+          Approx(std::stod(own.back().at("own_eval_loss"))));
+  }
+  CHECK(losses.size() == 3);
+  CHECK(sum / 3 == Approx(std::stod(epochs.back().at("eval_loss"))));
 }
 
 TEST_CASE("each member's trace has the actions of all members on the server") {
