@@ -84,22 +84,57 @@ def rows_of(folder, cut, codec, attacks):
     return [{**row, **run} for row in result["rows"]]
 
 
+def worst(own, finds, epochs):
+    """The row of the attack with the greatest advantage; None without one."""
+    chosen = [row for row in own if row["finds"] == finds and row["epochs"] == epochs]
+    return max(chosen, key=lambda row: row["advantage"], default=None)
+
+
+def cells(rows):
+    """The rows of each cut and codec."""
+    for cut, codec in dict.fromkeys((row["cut"], row["codec"]) for row in rows):
+        yield cut, codec, [row for row in rows if (row["cut"], row["codec"]) == (cut, codec)]
+
+
+def chart(rows, file):
+    """Draws what the worst attacks find against the accuracy of the model; the areas are the bytes that cross."""
+    try:
+        import matplotlib
+    except ImportError:
+        sys.exit("--chart needs matplotlib: pip install matplotlib")
+    matplotlib.use("svg")
+    from matplotlib import pyplot
+
+    figure, both = pyplot.subplots(1, 2, figsize=(12, 5.5), layout="constrained")
+    colors = dict(zip(CUTS, ("tab:red", "tab:blue", "tab:green"), strict=True))
+    for axes, (finds, title) in zip(both, (("label", "labels: accuracy of the server"), ("input", "inputs: R2 of the reconstruction")), strict=True):
+        for cut, codec, own in cells(rows):
+            found = worst(own, finds, "last")
+            if found is None:
+                continue
+            x, y = 100 * own[0]["top1"], found["value"]
+            axes.scatter(x, y, own[0]["bytes"] / 1e6 * 3, colors[cut], alpha=0.35)
+            axes.vlines(x, found["low"], found["high"], colors[cut], linewidth=1)
+            axes.annotate(codec, (x, y), xytext=(4, 4), textcoords="offset points", fontsize=7, color=colors[cut])
+        axes.set_xlabel("top-1 of the model in %")
+        axes.set_ylabel(title)
+        axes.grid(linewidth=0.3)
+    figure.legend(handles=[pyplot.Line2D([], [], color=color, marker="o", linestyle="", label=f"cut after block {cut}") for cut, color in colors.items()],
+                  loc="outside upper center", ncols=len(colors))  # fmt: skip
+    figure.savefig(file, metadata={"Date": None})
+
+
 def table(rows):
     """Per cut and codec: the worst attack on labels and on inputs, with the traffic of the last epoch and of all epochs."""
 
-    def worst(own, finds, epochs):
-        chosen = [row for row in own if row["finds"] == finds and row["epochs"] == epochs]
-        if not chosen:
-            return "none applies"
-        best = max(chosen, key=lambda row: row["advantage"])
-        return f"{best['value']:.2f} ({best['low']:.2f} to {best['high']:.2f})"
+    def text(found):
+        return f"{found['value']:.2f} ({found['low']:.2f} to {found['high']:.2f})" if found else "none applies"
 
     lines = ["| Cut | Codec | Top-1 | MB | Labels | Inputs, last epoch | Inputs, all epochs |", "|---|---|---|---|---|---|---|"]
-    for cut, codec in dict.fromkeys((row["cut"], row["codec"]) for row in rows):
-        own = [row for row in rows if (row["cut"], row["codec"]) == (cut, codec)]
+    for cut, codec, own in cells(rows):
         first = own[0]
-        lines.append(f"| {cut} | {codec} | {100 * first['top1']:.1f} % | {first['bytes'] / 1e6:.1f} | {worst(own, 'label', 'last')} | "
-                     f"{worst(own, 'input', 'last')} | {worst(own, 'input', 'all')} |")  # fmt: skip
+        lines.append(f"| {cut} | {codec} | {100 * first['top1']:.1f} % | {first['bytes'] / 1e6:.1f} | {text(worst(own, 'label', 'last'))} | "
+                     f"{text(worst(own, 'input', 'last'))} | {text(worst(own, 'input', 'all'))} |")  # fmt: skip
     return "\n".join(lines) + "\n"
 
 
@@ -110,6 +145,7 @@ def main():
     parser.add_argument("--cut", action="append", choices=CUTS, help="only this cut; repeatable")
     parser.add_argument("--codec", action="append", choices=CODECS, help="only this codec; repeatable")
     parser.add_argument("--attack", action="append", default=[], help="only this attack; repeatable")
+    parser.add_argument("--chart", metavar="FILE.svg", help="also draw the results; needs matplotlib")
     options = parser.parse_args()
     torch.set_num_threads(1)
     rows = []
@@ -125,6 +161,8 @@ def main():
                 writer.writerows(rows)
             (options.output / "results.md").write_text(table(rows))
     print(table(rows), end="")
+    if options.chart:
+        chart(rows, options.chart)
 
 
 if __name__ == "__main__":
