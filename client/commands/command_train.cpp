@@ -320,7 +320,7 @@ std::optional<Trained> trainToTheEnd(TrainCommand& command, TrainRun& run, Train
                                      ModelSaver& saver) {
   const TrainResult result = trainer.run();
   if (run.hasTurn()) {
-    run.handOver();
+    run.handOver(trainer.notes());
     failpoint("handed-over");
     if (run.hasTurnsAfter()) {
       makeRecordsSafe(run);

@@ -75,11 +75,12 @@ std::vector<PreparedRun> prepareClients(const VerifyCommandOptions& options, Dat
   const auto open = [&](const DataSettings& settings) { return opened = openDatasets(settings); };
   if (options.members == 0) {
     clients.push_back(prepareRun(options.run, Purpose::verification, open));
+    if (clients.front().settings.cohort.isRelay()) throw noTurnsHere();
     return clients;
   }
   // only opens the data
   const PreparedRun first = resolveRun(options.run, Purpose::verification, open);
-  if (first.settings.cohort.mode == kRelay) throw noTurnsHere();
+  if (first.settings.cohort.isRelay()) throw noTurnsHere();
   RunOptions run = options.run;
   for (std::uint32_t m = 0; m < options.members; ++m) {
     clients.push_back(prepareMember(run, m, options.members, opened));

@@ -82,7 +82,9 @@ nlohmann::json summariseTraining(const PreparedRun& run, const TrainResult& resu
   summary["steps"] = result.steps;
   summary["codec"] = run.settings.codecs;
   summary["seconds"] = seconds;
-  summary["images_per_second"] = static_cast<double>(result.samples) / result.trainSeconds;
+  // A member whose turns have all been lost has trained nothing.
+  summary["images_per_second"] =
+      result.samples == 0 ? 0 : static_cast<double>(result.samples) / result.trainSeconds;
   if (!result.lastEval.empty()) {
     const auto& values = result.lastEval;
     const auto names = run.settings.scores.names();

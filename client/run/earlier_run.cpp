@@ -97,7 +97,11 @@ bool areLonger(const std::vector<SettingChange>& changes, bool isMore) {
 // How many steps a cohort's run has is known when all members are connected.
 void checkLengthOfCohort(const PreparedRun& run) {
   if (!isRunDone(diskFiles(), run.folder)) return;
-  if (run.commits.empty()) throw runDone(run.folder, withoutCheckpointHint(run.folder));
+  // In a relay, the server has the state from the end of the last turn.
+  const bool isRelay = run.settings.cohort.isRelay();
+  if (run.commits.empty() && !isRelay) {
+    throw runDone(run.folder, withoutCheckpointHint(run.folder));
+  }
   const bool isLonger = std::ranges::any_of(run.changes, [](const SettingChange& change) {
     const auto length = [](const std::string& text) {
       const double value = std::strtod(text.c_str(), nullptr);

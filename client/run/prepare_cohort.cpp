@@ -5,7 +5,6 @@
 #include <string_view>
 
 #include "client/run/prepare_parts.h"
-#include "common/files/sealed.h"
 
 namespace cleave {
 namespace {
@@ -45,13 +44,18 @@ void checkRelayUse(const ClientSettings& settings) {
     refuseHere("train.stop would end the run at one member only", "remove train.stop",
                "train.stop.metric");
   }
+  if (settings.epochs % settings.turnEpochs != 0) {
+    refuseHere(fmt::format("train.epochs, {}, is not a multiple of cohort.turn_epochs, {}",
+                           settings.epochs, settings.turnEpochs),
+               "change one of them", "cohort.turn_epochs");
+  }
+  // After its last turn, each member but one gets the model in another one without steps.
   const std::uint64_t turns = turnLengthOf(settings).rounds() * settings.cohort.size();
-  if (turns > kMaxTurns) {
+  if (turns >= kMaxTurns) {
     refuseHere(fmt::format("the members would have {} turns together, but {} are possible", turns,
-                           kMaxTurns),
+                           kMaxTurns - 1),
                "raise cohort.turn_epochs", "cohort.turn_epochs");
   }
-  readSealKey(settings.cohortKeyFile);
 }
 
 }  // namespace

@@ -213,6 +213,9 @@ void TrainRun::announceMember(wire::Member& member) {
   if (settings().cohort.needsAll()) return;
   stateBytes_ = maxStateBytes(toSafetensors(stage_.save()).size(), settings().staleness);
   if (settings().cohort.isRelay()) {
+    sealKey_ = readSealKey(settings().cohortKeyFile);
+    const std::string ofKey = settings().cohort.id + "\n" + sealKey_;
+    (*member.mutable_agreed())["cohort.key_file"] = "key " + hexOf(sha256Of(ofKey)).substr(0, 16);
     stateBytes_ += kSealBytes;
     member.set_rounds(turnLengthOf(settings()).rounds());
   }
@@ -294,6 +297,14 @@ void TrainRun::enterCohort() {
         .about("train.epochs");
   }
   if (resumes()) bodyWeights_.clear();
+  if (isRelay && !answer().checkpoints()) {
+    throw UsageError(
+        "bad-cohort",
+        "a member hands its checkpoint on at the end of its turn, but this server makes "
+        "none",
+        "set checkpoints.allowed in the server's configuration")
+        .about("cohort.mode");
+  }
   if (isRelay) return announceTurn(from);
   std::vector<std::string> absent = names;
   for (const std::uint32_t each : present) std::erase(absent, names[each]);
@@ -312,7 +323,7 @@ void TrainRun::enterCohort() {
 }
 
 void TrainRun::announceTurn(std::uint64_t from) const {
-  if (!hasTurn()) return processLog()->info("all turns are over: getting the model");
+  if (!hasTurn()) return processLog()->info("all turns are over: fetching the model");
   processLog()->info("turn {} of {}: steps {} to {}",
                      prepared_.turn() / settings().cohort.size() + 1,
                      turnLengthOf(settings()).rounds(), from + 1, prepared_.totalSteps());
@@ -548,7 +559,7 @@ std::string TrainRun::sealContext(std::uint64_t step) const {
 Blob TrainRun::receiveState(std::uint64_t step, const std::string& name) {
   Blob state = session_.waitForState();
   if (!settings().cohort.isRelay()) return state;
-  auto opened = openSealed(readSealKey(settings().cohortKeyFile), sealContext(step), state.bytes);
+  auto opened = openSealed(sealKey_, sealContext(step), state.bytes);
   if (!opened) {
     throw UsageError(
         "cannot-open",
@@ -578,13 +589,12 @@ nlohmann::json TrainRun::restoreFromSender() {
   if (!notes.is_object() || notes.value("steps", nlohmann::json()) != step) {
     throw badCheckpoint(name + " has notes of another step");
   }
-  for (const char* const ofSender : {"spent", "kept", "target"}) notes.erase(ofSender);
-  if (isRelay) {  // the epochs of the others are theirs
-    notes["epoch_steps"] = 0;
-    notes["epoch_seconds"] = 0;
-    notes["epoch_metrics"] = {{"samples", 0}, {"sums", nlohmann::json::object()}};
+  if (isRelay) {
+    notes = ofThisMember(std::move(notes));
+  } else {
+    for (const char* const ofSender : {"spent", "kept", "target"}) notes.erase(ofSender);
+    if (!ownSpent_.is_null()) notes["spent"] = ownSpent_;
   }
-  if (!ownSpent_.is_null()) notes["spent"] = ownSpent_;
   stage_.restore(tensorsOf(content.stage, name));
   // Those of this member may be of steps that the others did not make.
   removeCheckpoints(prepared_.folder);
@@ -593,8 +603,46 @@ nlohmann::json TrainRun::restoreFromSender() {
   return notes;
 }
 
+namespace {
+
+// Of the notes of a checkpoint in a relay: what each member has of its own.
+constexpr const char* kResults[] = {"spent", "best",    "kept",      "target",
+                                    "stop",  "samples", "last_eval", "train_seconds"};
+constexpr const char* kResultsFile = "/turn.json";  // of this member, after its last turn
+
+// Without the results of the member that has made them.
+nlohmann::json withoutResults(nlohmann::json notes) {
+  for (const char* const each : kResults) notes.erase(each);
+  notes["samples"] = 0;
+  notes["train_seconds"] = 0;
+  notes["epoch_steps"] = 0;
+  notes["epoch_seconds"] = 0;
+  notes["epoch_metrics"] = {{"samples", 0}, {"sums", nlohmann::json::object()}};
+  return notes;
+}
+
+}  // namespace
+
+nlohmann::json TrainRun::ofThisMember(nlohmann::json notes) const {
+  notes = withoutResults(std::move(notes));
+  const auto text = diskFiles().read(prepared_.folder + kResultsFile);
+  if (!text) return notes;
+  const auto own = nlohmann::json::parse(*text, nullptr, false);
+  if (!own.is_object()) {
+    processLog()->warn("{}{} is damaged, so the results of earlier turns are not known",
+                       prepared_.folder, kResultsFile);
+    return notes;
+  }
+  for (const char* const each : kResults) {
+    if (own.contains(each)) notes[each] = own.at(each);
+  }
+  return notes;
+}
+
 std::vector<std::byte> TrainRun::stateToSend(const CheckpointContent& own) const {
-  const PartState state{own.engine, own.spec, own.notes, {}};
+  std::string notes = own.notes;
+  if (settings().cohort.isRelay()) notes = withoutResults(nlohmann::json::parse(notes)).dump();
+  const PartState state{own.engine, own.spec, notes, {}};
   return checkpointFile(state, writeSafetensors(own.stage));
 }
 
@@ -608,7 +656,7 @@ bool TrainRun::hasTurnsAfter() const {
   return prepared_.turn() + 1 < all;
 }
 
-void TrainRun::handOver() {
+void TrainRun::handOver(const nlohmann::json& notes) {
   const std::uint64_t step = prepared_.totalSteps();
   const CheckpointStore store(diskFiles(), prepared_.folder);
   const auto commits = readCommits(diskFiles(), prepared_.folder);
@@ -621,7 +669,8 @@ void TrainRun::handOver() {
   }
   const CheckpointContent content = readCheckpoint(store, *own, digestOf(prepared_.plan.spec));
   const auto sealed = std::make_shared<const std::vector<std::byte>>(
-      seal(readSealKey(settings().cohortKeyFile), sealContext(step), stateToSend(content)));
+      seal(sealKey_, sealContext(step), stateToSend(content)));
+  diskFiles().write(prepared_.folder + kResultsFile, notes.dump(2) + "\n");
   failpoint("hand-over");
   session_.handOver(step, sealed);
   processLog()->info("the turn is over: {} handed on after step {}",

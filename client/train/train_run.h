@@ -66,13 +66,14 @@ class TrainRun {
   nlohmann::json resume();
   // In a relay. Whether the run continues from the end of the turn before this one.
   bool beginsTurn() const { return settings().cohort.isRelay() && joins_; }
-  // Whether the client has a turn; otherwise all turns are over.
+  // Whether the client has a turn with steps; otherwise its turns are over.
   bool hasTurn() const;
   // Whether there are turns after this one.
   bool hasTurnsAfter() const;
   // Call at the end of the turn, when its last step has a checkpoint: seals this client's part of
-  // it, and passes it to the server for the next member. Throws RunError.
-  void handOver();
+  // it, and passes it to the server for the next member. `notes`: Trainer::notes(), of which the
+  // results are kept for this member's next turn. Throws RunError.
+  void handOver(const nlohmann::json& notes);
   // Call after resume() or loadWeights().
   const ResumeCounts& resumeCounts() const { return resumeCounts_; }
   // Null if the run makes no checkpoints.
@@ -124,6 +125,7 @@ class TrainRun {
   nlohmann::json restoreFromSender();
   Blob receiveState(std::uint64_t step, const std::string& name);
   std::vector<std::byte> stateToSend(const CheckpointContent& own) const;
+  nlohmann::json ofThisMember(nlohmann::json notes) const;
   std::string sealContext(std::uint64_t step) const;
   void writeCohortFile() const;
   bool allAnswers(const std::function<bool(const wire::HelloOk& ok)>& holds) const;
@@ -147,6 +149,7 @@ class TrainRun {
   nlohmann::json ownSpent_;       // in the newest one, what this member has spent; null: nothing
   std::uint64_t stateBytes_ = 0;  // maximum size of this member's part of a checkpoint
   bool joins_ = false;            // it lacks the checkpoint that the others continue from
+  std::string sealKey_;           // in a relay
   std::uint32_t sender_ = 0;      // in a cohort, the first member present that has it
   ResumeCounts resumeCounts_;
   Recorder recorder_;

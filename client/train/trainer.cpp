@@ -122,7 +122,9 @@ TrainResult Trainer::run() {
     }
   }
   if (Checkpointer* const checkpointer = run_.checkpointer()) {
-    checkpointer->settle(kCheckpointSeconds);
+    // A turn cannot end without it.
+    constexpr double kOfTurnSeconds = 3600;
+    checkpointer->settle(settings_.cohort.isRelay() ? kOfTurnSeconds : kCheckpointSeconds);
   }
   if (settings_.staleness == 0 && !run_.prepared().plan.member) result_.costs = meter_.mean();
   result_.stepsSkipped = decider_.skipped();

@@ -100,7 +100,9 @@ class Trainer {
 
   std::uint64_t steps() const { return result_.steps; }  // number of steps trained so far
   bool hasTrained() const { return hasTrained_; }        // a step since start()
-  RunSpent spent() const;                                // the total so far
+  // What a checkpoint keeps besides the states of stage and engine.
+  nlohmann::json notes() const;
+  RunSpent spent() const;  // the total so far
 
  private:
   StepDecision decide(const std::vector<BodyDone>& bodies);
@@ -120,7 +122,6 @@ class Trainer {
   bool mayBeLast(std::uint64_t step) const;
   bool overlapsLast(std::uint64_t step) const;
   void leaveIfAsked(Phase next);
-  nlohmann::json notes() const;
   void restore(const nlohmann::json& notes);
   std::uint64_t lastStepOf(std::uint64_t epoch) const { return run_.prepared().lastStepOf(epoch); }
   void evaluate(std::uint64_t epoch);

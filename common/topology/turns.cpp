@@ -27,7 +27,7 @@ std::uint64_t TurnLength::epochsBefore(std::uint64_t number, std::uint32_t membe
 }
 
 std::uint64_t TurnLength::epochsOf(std::uint64_t number, std::uint32_t members) const {
-  return std::min(turnEpochs, epochs - epochsBefore(number, members));
+  return epochsBefore(number, members) < epochs ? turnEpochs : 0;
 }
 
 }  // namespace cleave

@@ -17,10 +17,10 @@ std::vector<std::uint64_t> turnsOf(const Roster& roster);
 
 // A turn is a number of passes over the member's own samples.
 struct TurnLength {
-  std::uint64_t epochs = 1;      // of each member, in all of its turns
-  std::uint64_t turnEpochs = 1;  // of a turn; the last one may have fewer
+  std::uint64_t epochs = 1;      // of each member, in all of its turns: a multiple of `turnEpochs`
+  std::uint64_t turnEpochs = 1;  // of a turn
 
-  std::uint64_t rounds() const { return (epochs + turnEpochs - 1) / turnEpochs; }
+  std::uint64_t rounds() const { return epochs / turnEpochs; }
   // A member's epochs before this turn; after the last round, all of them.
   std::uint64_t epochsBefore(std::uint64_t number, std::uint32_t members) const;
   // Those of the turn: none after the last round.

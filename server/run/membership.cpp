@@ -66,6 +66,11 @@ std::string recordsIdentity(const RunRequest& request) {
 
 void checkAnnounced(const RunRequest& request) {
   const wire::Member& member = request.hello.member();
+  const Cohort& cohort = request.spec.cohort;
+  if (cohort.isRelay() && (member.rounds() == 0 || member.rounds() > kMaxTurns / cohort.size())) {
+    throw ProtocolError("bad-metadata",
+                        fmt::format("a member announces {} turns", member.rounds()));
+  }
   if (member.has_plan()) rosterFromWire(member.plan(), request.spec.cohort);
 }
 
@@ -249,46 +254,39 @@ Gathering gatherTurn(const Cohort& cohort, const Announced& member,
                      const std::vector<wire::Commit>& available) {
   const Past past = pastOf(member, cohort);
   const std::uint64_t last = record ? record->step : 0;
-  const std::vector<Attendance> before =
-      record ? record->roster.attendance : std::vector<Attendance>();
-  // Whether the member has made this step in a turn after the last one that has ended.
-  const auto isOfOpenTurn = [&](std::uint64_t step) {
-    std::vector<Attendance> made = until(step, past.roster.attendance);
-    if (step <= last || made.empty() || !past.evaluated.contains(step)) return false;
-    const Attendance own = made.back();
-    made.pop_back();
-    return made == before && own.firstStep == last + 1 &&
-           own.present == std::vector<std::uint32_t>{member.number};
-  };
+  const std::uint64_t evaluated = record ? record->evaluated : 0;
   Gathering result;
+  result.roster = record ? record->roster : Roster();
+  result.roster.train.resize(cohort.size());
+  result.roster.evaluation.resize(cohort.size());
+  if (result.roster.attendance.size() == kMaxTurns) {
+    throw UsageError(
+        "bad-cohort",
+        fmt::format("the members have had {} turns, and no more are possible", kMaxTurns),
+        "start a new cohort with --set weights.file=… from the model of this one");
+  }
+  result.roster.attendance.push_back({last + 1, evaluated, {member.number}});
+  addAnnounced(result.roster, member);
+  // Of this turn, the steps that the member has made.
   for (const wire::Commit& each : available) {
-    if (!isOfOpenTurn(each.step())) continue;
+    const bool isOwn = each.step() > last && past.evaluated.contains(each.step()) &&
+                       until(each.step(), past.roster.attendance) == result.roster.attendance;
+    if (!isOwn) continue;
     result.commits.push_back(each);
     result.evaluated[each.step()] = past.evaluated.at(each.step());
   }
   std::ranges::sort(result.commits, std::ranges::greater(), &wire::Commit::step);
-  if (!result.commits.empty()) {
-    result.roster = past.roster;
-    result.roster.attendance = until(result.commits.front().step(), past.roster.attendance);
-  } else if (record) {
-    if (!contains(available, commitOf(*record))) {
-      throw RunError(
-          "no-checkpoint",
-          fmt::format("the server has no undamaged checkpoint of step {}, with which the "
-                      "last turn ended",
-                      record->step),
-          "start a new cohort with --set weights.file=… from the model of a member");
-    }
-    if (before.size() == kMaxTurns) throw tooManyChanges();
-    result.commits = {commitOf(*record)};
-    result.evaluated[last] = record->evaluated;
-    result.joining = {member.number};
-    result.roster = record->roster;
-    result.roster.attendance.push_back({last + 1, record->evaluated, {member.number}});
-  } else {
-    result.roster = Roster{past.roster.train, past.roster.evaluation, {{1, 0, {member.number}}}};
+  if (!result.commits.empty() || !record) return result;
+  if (!contains(available, commitOf(*record))) {
+    throw RunError("no-checkpoint",
+                   fmt::format("the server has no undamaged checkpoint of step {}, with which the "
+                               "last turn ended",
+                               record->step),
+                   "start a new cohort with --set weights.file=… from the model of a member");
   }
-  addAnnounced(result.roster, member);
+  result.commits = {commitOf(*record)};
+  result.evaluated[last] = evaluated;
+  result.joining = {member.number};
   return result;
 }
 

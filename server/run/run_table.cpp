@@ -185,29 +185,38 @@ std::shared_ptr<const void> RunTable::expectMember(const RunRequest& request) {
                    kMemberRetrySeconds);
   }
   const auto waits = std::make_shared<const int>();
-  expected_.push_back({cohort, member, waits});
+  expected_.push_back({cohort, member, digestOf(request.spec), waits});
   return waits;
 }
 
 bool RunTable::expectsMember(const Cohort& cohort) const {
-  return !expectedNumbers(cohort).empty();
+  return std::ranges::any_of(expected_, [&](const Expected& each) {
+    return each.cohort == cohort.id && !each.waits.expired();
+  });
 }
 
-std::vector<std::uint32_t> RunTable::expectedNumbers(const Cohort& cohort) const {
+std::vector<std::uint32_t> RunTable::expectedNumbers(const Cohort& cohort,
+                                                     const std::string& spec) const {
   std::vector<std::uint32_t> numbers;
   for (const Expected& each : expected_) {
-    if (each.cohort != cohort.id || each.waits.expired()) continue;
+    if (each.cohort != cohort.id || each.spec != spec || each.waits.expired()) continue;
     const auto found = std::ranges::find(cohort.members, each.member);
-    if (found == cohort.members.end()) continue;  // of another cohort with this id
     numbers.push_back(static_cast<std::uint32_t>(found - cohort.members.begin()));
   }
   return numbers;
 }
 
 boost::asio::awaitable<std::optional<TurnRecord>> RunTable::lastTurn(
-    const RunRequest& request) const {
-  const std::string identity = recordsIdentity(request), spec = digestOf(request.spec);
-  co_return co_await resources_.store.readTurns(identity, spec);
+    const RunRequest& request, const std::string& spec) const {
+  const std::string identity = recordsIdentity(request);
+  co_return co_await resources_.store.readTurns(identity, spec, request.spec.cohort.id);
+}
+
+void RunTable::check(const RunRequest& request) const {
+  checkRunId(request.runId());
+  if (request.isTrial()) throw ProtocolError("bad-metadata", "a trial has a cohort");
+  if (!request.spec.graph.empty()) admission_.checkModel(request.identity, "graph");
+  admission_.checkRun(request.identity, request.runId(), planRun(request.spec));
 }
 
 std::unique_ptr<Admission::Ticket> RunTable::reserve(const std::string& identity,

@@ -37,6 +37,9 @@ class RunTable {
   // same run is already being served, it ends if this client may continue it; until it has ended,
   // the new request is refused as "run-in-use". Null: see ServedRun::join().
   std::shared_ptr<Seat> admit(RunRequest request);
+  // Checks the request of a member that will wait for its turn, as admit() does later. Throws the
+  // errors of planRun() and Admission::checkRun().
+  void check(const RunRequest& request) const;
   // Checks whether the client of a trial could be the member that its Hello announces. Returns the
   // names of the members that are connected, whose run it wants too. Throws UsageError
   // "not-a-member", "other-member".
@@ -48,12 +51,13 @@ class RunTable {
   // waits.
   std::shared_ptr<const void> expectMember(const RunRequest& request);
   bool expectsMember(const Cohort& cohort) const;
-  // The numbers of the members that wait: see expectMember().
-  std::vector<std::uint32_t> expectedNumbers(const Cohort& cohort) const;
-  // Of a relay: what the last turn has left; nullopt: no turn has ended. Throws the errors of
-  // RunStore::readTurns().
-  boost::asio::awaitable<std::optional<TurnRecord>> lastTurn(const RunRequest& request) const;
-  // Waits until a run has been closed, but not longer than this.
+  // In a relay: the numbers of the members that wait with this digestOf() their run specs.
+  std::vector<std::uint32_t> expectedNumbers(const Cohort& cohort, const std::string& spec) const;
+  // Of a relay: what the last turn has left; nullopt: no turn has ended. `spec`: digestOf() the run
+  // spec. The arguments must outlive the call. Throws the errors of RunStore::readTurns().
+  boost::asio::awaitable<std::optional<TurnRecord>> lastTurn(const RunRequest& request,
+                                                             const std::string& spec) const;
+  // Waits until any run has been closed, but not longer than this.
   boost::asio::awaitable<void> waitForClosed(std::chrono::milliseconds time);
   // Returns the seat that a Hello with a token continues. Throws UsageError or RunError:
   // "others-run", "run-not-here", "stale-generation", "other-run-spec".
@@ -96,7 +100,7 @@ class RunTable {
   boost::asio::steady_timer nextClosed_;                // cancelled when a run has been closed
   std::map<std::string, std::shared_ptr<Seat>> seats_;  // by keyOf()
   struct Expected {
-    std::string cohort, member;
+    std::string cohort, member, spec;
     std::weak_ptr<const void> waits;
   };
   std::vector<Expected> expected_;  // see expectMember()

@@ -322,7 +322,7 @@ asio::awaitable<void> ServedRun::openAll() {
   if (plan_.spec.cohort.isRelay()) {
     const std::string identity = recordsIdentity(owner().request());
     const std::string spec = digestOf(owner().request().spec);
-    turn_ = co_await resources_.store.readTurns(identity, spec);
+    turn_ = co_await resources_.store.readTurns(identity, spec, plan_.spec.cohort.id);
     if (turn_) commits_.push_back(commitOf(*turn_));
   }
   co_await openRecords();
@@ -343,7 +343,8 @@ asio::awaitable<void> ServedRun::openAll() {
   }
   if (resources_.stages != nullptr) stageMemory_.emplace(plan_);
   if (stored_.turns && isJoining(owner())) {
-    turnState_ = co_await stored_.turns->load(resources_.io, turn_->step);
+    const std::uint64_t max = hello().member().state_bytes();
+    turnState_ = co_await stored_.turns->load(resources_.io, turn_->step, max);
   }
   openLinks();
   const auto saved = [replies = saved_, last = lastSaved_](const Saved& each,
@@ -419,13 +420,14 @@ void ServedRun::openLinks() {
   saved_ = std::make_shared<SavedByAll>(
       engineOptions(plan_).sumsMembers ? presentNames() : std::vector<std::string>());
   const auto joiners = std::make_shared<std::vector<std::weak_ptr<TensorLink>>>();
-  const auto handOver = isRelay ? handOverFunction() : nullptr;
-  const auto deliverFrom = [this, joiners, handOver](std::size_t peer) {
+  const auto first = std::make_shared<std::weak_ptr<TensorLink>>();
+  const HandOver handOver = isRelay ? handOverFunction() : nullptr;
+  const auto deliverFrom = [this, joiners, first, handOver](std::size_t peer) {
     return [mailbox = mailbox_, replicas = replicas_, saved = saved_, lateness = lateness_, joiners,
-            handOver, peer](Message message) {
+            first, handOver, peer](Message message) {
       const auto* blob = std::get_if<Blob>(&message);
       if (blob != nullptr && blob->flow == kStateClient) {
-        if (handOver) return handOver(*blob);
+        if (handOver) return handOver(*blob, first->lock());
         for (const auto& each : *joiners) {
           if (const auto link = each.lock()) link->send(*blob);
         }
@@ -455,6 +457,7 @@ void ServedRun::openLinks() {
         std::make_shared<TensorLink>(options, pool, resources_.io,
                                      TensorLink::Callbacks{deliverFrom(s), record, seat.failed()}));
     saved_->addClient(seat.link());
+    if (s == 0) *first = seat.link();
     if (isJoining(seat)) joiners->push_back(seat.link());
   }
 }
@@ -465,21 +468,39 @@ bool ServedRun::hasTurn() const {
          turnsOf(plan_.joint->roster()).back() / cohort.size() < hello().member().rounds();
 }
 
-// Keeps what the member hands on at the end of its turn, and says when it is durable.
-std::function<void(Blob)> ServedRun::handOverFunction() {
-  return [turns = stored_.turns, last = lastSaved_, roster = plan_.joint->roster(),
-          agreed = agreedOf(owner().request()), replies = saved_, io = resources_.io](Blob state) {
-    if (!last->saved.code.empty() || last->saved.sha256.empty()) {
-      throw ProtocolError("unexpected-message", "a state is handed on, but has no checkpoint");
+// Keeps what the member hands on at the end of its turn, and says when it is durable. The function
+// is called in the codec queue.
+ServedRun::HandOver ServedRun::handOverFunction() {
+  const auto handOver = [turns = stored_.turns, last = lastSaved_, joint = plan_.joint,
+                         agreed = agreedOf(owner().request()), replies = saved_,
+                         io = resources_.io](Blob state) {
+    const Saved& saved = last->saved;
+    const Roster& roster = joint->roster();
+    const bool isDurable = saved.code.empty() && !saved.sha256.empty();
+    if (!isDurable || saved.step < roster.attendance.back().firstStep ||
+        joint->lastStepOf(joint->epochOf(saved.step)) != saved.step) {
+      throw ProtocolError("unexpected-message",
+                          "a state is handed on, but the last step of the turn has no checkpoint");
     }
-    const auto done = [replies, last, io](const Saved& saved) {
-      boost::asio::post(io, [replies, last, saved] {
-        last->isHandedOn = saved.code.empty();
-        replies->savedHere(saved);
+    const auto done = [replies, last, io](const Saved& answer) {
+      boost::asio::post(io, [replies, last, answer] {
+        last->isHandedOn = answer.code.empty();
+        replies->savedHere(answer);
       });
     };
-    turns->save({last->saved.step, last->saved.sha256, last->evaluated, roster, agreed},
-                std::move(state), done);
+    turns->save({saved.step, saved.sha256, last->evaluated, roster, agreed}, std::move(state),
+                done);
+  };
+  return [handOver, hasFailed = hasFailed_, io = resources_.io](
+             Blob state, const std::shared_ptr<TensorLink>& client) {
+    boost::asio::post(io, [handOver, hasFailed, client, state = std::move(state)]() mutable {
+      try {
+        handOver(std::move(state));
+      } catch (...) {
+        hasFailed->open();
+        if (client) client->fail(std::current_exception());
+      }
+    });
   };
 }
 
@@ -547,7 +568,11 @@ ActionTable ServedRun::build() {
                    [this](const Resume& resume) {
                      EngineState state = checkpoints_->restore(resume, *body_, totals());
                      // Those of later steps may be of members that do not take part any more.
-                     if (plan_.joint) stored_.checkpoints->forgetAfter(resume.step);
+                     // In a relay, a member without a turn only gets the model.
+                     const bool isRelay = plan_.spec.cohort.isRelay();
+                     if (plan_.joint && (!isRelay || hasTurn())) {
+                       stored_.checkpoints->forgetAfter(resume.step);
+                     }
                      if (plan_.spec.cohort.isRelay()) continuesFrom(resume.step, state.evaluated);
                      return state;
                    }},
@@ -618,9 +643,8 @@ Result ServedRun::importAndKeep(const ActionFunction& import, Work work) {
 
 void ServedRun::finish() {
   done_->open();
-  // In a relay, the others still get the model.
-  const bool keeps = resources_.settings.keepFinished || plan_.spec.cohort.isRelay();
-  if (stored_.checkpoints) stored_.checkpoints->finish(keeps);
+  if (plan_.spec.cohort.isRelay()) return;  // the others still need the last turn's
+  if (stored_.checkpoints) stored_.checkpoints->finish(resources_.settings.keepFinished);
 }
 
 // ---- Seats ----
@@ -819,6 +843,7 @@ asio::awaitable<void> ServedRun::close() {
   if (replicas_) replicas_->abort(held);
   if (worker_) co_await closeWorker();
   if (checkpoints_) checkpoints_->close(held);
+  if (stored_.turns) stored_.turns->keepUntilWritten(held);
   if (stored_.weights) std::exchange(stored_.weights, nullptr)->keepWhileBusy(held);
   if (const auto process = process_.load().lock()) process->keepUntilEnded(held);
   held.reset();

@@ -189,7 +189,8 @@ class ServedRun {
   bool isUsingWeightsStore() const { return stored_.weights && stored_.weights->isBusy(); }
   void loadStoredWeights();
   bool hasTurn() const;
-  std::function<void(Blob)> handOverFunction();
+  using HandOver = std::function<void(Blob, const std::shared_ptr<TensorLink>& client)>;
+  HandOver handOverFunction();
   void continuesFrom(std::uint64_t step, std::uint64_t evaluated);  // device thread
   ReduceFunction reduceFunction();
   Result importAndKeep(const ActionFunction& import, Work work);  // device thread

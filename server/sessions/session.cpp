@@ -164,6 +164,8 @@ asio::awaitable<void> Session::openRun(wire::Hello hello) {
     connectedMembers_ = context_.runs.checkMember(request);
   }
   if (request.spec.cohort.isRelay()) {
+    context_.runs.check(request);
+    kind_ = "run";  // as an admitted session, it ends if its certificate is revoked
     co_await waitForTurn(request);
   } else {
     seat_ = context_.runs.admit(request);
@@ -202,39 +204,47 @@ asio::awaitable<void> Session::pauseWhileWaiting(const Missing& missing) {
 // In a relay, waits until the member has its turn, or all turns are over.
 asio::awaitable<void> Session::waitForTurn(const RunRequest& request) {
   const Cohort& cohort = request.spec.cohort;
+  checkAnnounced(request);
   const std::uint32_t number = memberNumber(request);
   const std::uint64_t turns = request.hello.member().rounds() * cohort.size();
+  const std::string spec = digestOf(request.spec);
   const auto expected = context_.runs.expectMember(request);
-  checkAnnounced(request);
-  std::optional<SteadyTime> vacantSince;  // nobody has had a turn since then
-  for (bool isFirst = true; !seat_; isFirst = false) {
-    const std::optional<TurnRecord> last = co_await context_.runs.lastTurn(request);
+  logAbout(identity_, request.runId())
+      ->info("{}: waits for its turn in the cohort {}", name(), printable(cohort.id));
+  std::optional<SteadyTime> vacantSince;  // no other member trains, as far as this one has seen
+  while (!seat_) {
+    const std::optional<TurnRecord> last = co_await context_.runs.lastTurn(request, spec);
     if (last) {
       checkAgreed(*last, request);
       checkSameData(last->roster, {number, &request.hello});
     }
     std::optional<std::uint32_t> running;  // the member that has its turn
-    if (const auto seat = context_.runs.seatOfCohort(request)) running = seat->number();
-    const bool isOthers = running && *running != number;
+    bool isParked = false;
+    if (const auto seat = context_.runs.seatOfCohort(request)) {
+      running = seat->number();
+      isParked = seat->isParked();
+      if (*running != number) checkSameRun(seat->request(), request);
+    }
+    const bool isOwn = running == number, isOthers = running && !isOwn;
     if (isOthers || !vacantSince) vacantSince = now();
     const std::uint64_t next = last ? turnsOf(last->roster).back() + 1 : 0;
-    const TurnQueue queue{next, context_.runs.expectedNumbers(cohort)};
+    const TurnQueue queue{next, context_.runs.expectedNumbers(cohort, spec)};
     const bool hasWaited = last && secondsSince(*vacantSince) >= cohort.waitSeconds;
-    const bool mayTake = next >= turns || queue.isNext(number, cohort.size(), hasWaited);
-    if (!isOthers && mayTake) {
+    const bool mayTake = next >= turns || (turnFrom(next, number, cohort.size()) < turns &&
+                                           queue.isNext(number, cohort.size(), hasWaited));
+    if (isOwn || (!isOthers && mayTake)) {
       try {
         seat_ = context_.runs.admit(request);
         continue;
       } catch (const RunError& error) {
-        if (error.retrySeconds() == 0) throw;  // else its earlier connection is being closed
+        // Its earlier connection, or the last turn, is being closed.
+        const bool isClosing =
+            error.code() == "run-in-use" || (isParked && error.code() == "member-connected");
+        if (!isClosing) throw;
       }
     }
     Missing missing{{}, isOthers, cohort.members[next % cohort.size()]};
     if (isOthers) missing.turn = cohort.members[*running];
-    if (isFirst) {
-      logAbout(identity_, request.runId())
-          ->info("{}: waits for its turn in the cohort {}", name(), printable(cohort.id));
-    }
     co_await pauseWhileWaiting(missing);
   }
 }

@@ -73,9 +73,17 @@ std::string cohortFile(const std::string& store, const std::string& identity,
   return store + "/" + identity + kCohorts + "/" + hexOf(spec);
 }
 
+// The file with the digest of the run spec of a relay.
+std::string specFile(const std::string& store, const std::string& identity, const std::string& id) {
+  return store + "/" + identity + kCohorts + "/" + hexOf(sha256Of("id " + id));
+}
+
 void keepRunId(const std::string& store, const StoreRequest& request) {
   diskFiles().makeFolder(store + "/" + request.identity + kCohorts);
   diskFiles().write(cohortFile(store, request.identity, request.spec), request.hello.run_id());
+  if (!request.cohort->isRelay) return;
+  const std::string id = runSpecFromWire(request.hello.run_spec()).cohort.id;
+  diskFiles().write(specFile(store, request.identity, id), hexOf(request.spec));
 }
 
 // The run of the cohort whose records are wanted.
@@ -232,9 +240,20 @@ std::shared_ptr<RunWeights> RunStore::weightsOf(const std::string& identity,
 }
 
 boost::asio::awaitable<std::optional<TurnRecord>> RunStore::readTurns(const std::string& identity,
-                                                                      const std::string& spec) {
+                                                                      const std::string& spec,
+                                                                      const std::string& id) {
   std::optional<TurnRecord> record;
   const auto onDisk = [&] {
+    const auto begun = diskFiles().read(specFile(settings_.store, identity, id));
+    if (begun && *begun != hexOf(spec)) {
+      throw UsageError(
+          "other-member",
+          "the cohort has begun with another model, other codecs or other settings of "
+          "the training than this member has",
+          "use the same configuration and model file for all members of the cohort, or "
+          "begin a new one with another cohort.id")
+          .about("cohort.id");
+    }
     const auto runId = diskFiles().read(cohortFile(settings_.store, identity, spec));
     if (!runId) return;
     checkRunId(*runId);

@@ -95,10 +95,13 @@ class RunStore {
   // of the cohort's run, and RunError if there is no room or nothing can be written. The request
   // must outlive the call.
   boost::asio::awaitable<StoredRun> open(const StoreRequest& request);
-  // What the cohort's last turn has left, in the records of this identity; nullopt: no turn has
-  // ended. `spec`: as in StoreRequest. Throws RunError "bad-checkpoint" or "run-unreadable".
+  // What the last turn of the cohort `id` has left, in the records of this identity; nullopt: no
+  // turn has ended. `spec`: as in StoreRequest. The arguments must outlive the call. Throws
+  // UsageError "other-member" if the cohort has begun with another run spec, RunError
+  // "bad-checkpoint" or "run-unreadable".
   boost::asio::awaitable<std::optional<TurnRecord>> readTurns(const std::string& identity,
-                                                              const std::string& spec);
+                                                              const std::string& spec,
+                                                              const std::string& id);
   // Stores the connection that continues a run in memory, and returns it. The arguments must
   // outlive the call. Throws RunError "stale-generation".
   boost::asio::awaitable<LastConnection> storeConnection(const std::string& identity,

@@ -1,5 +1,7 @@
 #include "server/store/turn_store.h"
 
+#include <spdlog/fmt/fmt.h>
+
 #include <boost/asio/post.hpp>
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -61,6 +63,7 @@ Saved TurnStore::write(const TurnRecord& record, const Blob& state) {
                                    {"agreed", record.agreed}};
       diskFiles().write(folder_ + kRecord, json.dump(2) + "\n");
     } catch (...) {
+      diskFiles().remove(stateFile(record.step));
       disk_->giveBack(bytes);
       throw;
     }
@@ -69,6 +72,9 @@ Saved TurnStore::write(const TurnRecord& record, const Blob& state) {
     removeOthers(record.step);
   } catch (const Error& error) {
     saved.code = error.code();
+    saved.sentence = error.what();
+  } catch (const std::exception& error) {
+    saved.code = "internal-error";
     saved.sentence = error.what();
   }
   return saved;
@@ -93,12 +99,21 @@ void TurnStore::removeOthers(std::uint64_t step) {
   }
 }
 
-boost::asio::awaitable<Blob> TurnStore::load(boost::asio::any_io_executor io,
-                                             std::uint64_t step) const {
+void TurnStore::keepUntilWritten(std::shared_ptr<const void> held) {
+  boost::asio::post(thread_, [held = std::move(held)]() mutable { held.reset(); });
+}
+
+boost::asio::awaitable<Blob> TurnStore::load(boost::asio::any_io_executor io, std::uint64_t step,
+                                             std::uint64_t maxBytes) const {
   std::shared_ptr<const std::string> content;
   const auto onDisk = [&] {
+    const std::uint64_t bytes = diskFiles().size(stateFile(step));
+    if (bytes > maxBytes) {
+      throw badCheckpoint(fmt::format(
+          "what the last turn has left has {} bytes, but {} are possible", bytes, maxBytes));
+    }
     auto read = diskFiles().read(stateFile(step));
-    if (!read) throw badCheckpoint(stateFile(step) + " is missing");
+    if (!read) throw badCheckpoint("what the last turn has left is missing");
     content = std::make_shared<const std::string>(std::move(*read));
   };
   const auto toThread = [this](auto task) { boost::asio::post(thread_, std::move(task)); };

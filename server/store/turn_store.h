@@ -43,8 +43,12 @@ class TurnStore : public std::enable_shared_from_this<TurnStore> {
 
   // Any thread. Calls `done` on the store's thread when both are durable, or could not be written.
   void save(TurnRecord record, Blob state, std::function<void(const Saved&)> done);
-  // The state that belongs to a record. Resumes on `io`. Throws RunError "bad-checkpoint".
-  boost::asio::awaitable<Blob> load(boost::asio::any_io_executor io, std::uint64_t step) const;
+  // Keeps `held` until all that save() was called for has been written.
+  void keepUntilWritten(std::shared_ptr<const void> held);
+  // The state that belongs to a record. Resumes on `io`. Throws RunError "bad-checkpoint" if it is
+  // missing or larger than `maxBytes`.
+  boost::asio::awaitable<Blob> load(boost::asio::any_io_executor io, std::uint64_t step,
+                                    std::uint64_t maxBytes) const;
 
  private:
   Saved write(const TurnRecord& record, const Blob& state);

@@ -773,12 +773,14 @@ for name, plan in (
 ):
     hellos(f"a member of a relay with a plan {name}", "bad-metadata",
            **of_cohort(member() + w.message((7, plan), (11, 3)), mode="relay", members=["hostile", "other"], id=f"hostile-relay-{name}"))  # fmt: skip
+for rounds in (0, 513, 2**63, 2**64 - 1):
+    hellos(f"a member of a relay with {rounds} turns", "bad-metadata",
+           **of_cohort(member() + w.message((11, rounds)), mode="relay", members=["hostile", "other"], id="hostile-rounds"))  # fmt: skip
 for name, code, rounds, message in (
     ("hands on without a checkpoint", "unexpected-message", 3,
      w.tensor(b"sealed", spec=b"", step=0, flow="state/client", micro_batches=0, samples=0) +
      w.segment(6, b"", sha256=hashlib.sha256(b"sealed").digest())),
     ("hands on more than it has announced", {"bad-tensor", "bad-key", "bad-metadata"}, 3, w.tensor(flow="state/client", step=0, micro_batches=0, samples=0, encoded_bytes=2**21)),
-    ("hands on when its turns are over", {"bad-key", "unexpected-message"}, 0, w.tensor(flow="state/client", step=0, micro_batches=0, samples=0)),
 ):
 
     @case(f"a member of a relay {name}", code)

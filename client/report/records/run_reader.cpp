@@ -111,7 +111,8 @@ void RunReader::readEpochs() {
     if (!seconds) row.garble(c.trainSeconds);
     if (row.isGarbled()) return;
     // If the run continued from a checkpoint, it may record an epoch twice, with the same result.
-    if (*epoch <= static_cast<double>(training_.epochs)) return;
+    if (*epoch <= lastEpochRow_) return;
+    lastEpochRow_ = *epoch;
     ++training_.epochs;
     training_.epochSamples += *samples;
     training_.epochSeconds += *seconds;

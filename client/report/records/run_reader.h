@@ -82,6 +82,7 @@ class RunReader {
   std::unique_ptr<CsvReader> epochs_;
   std::unique_ptr<EpochColumns> ofEpochs_;
   TrainingFigures training_;
+  double lastEpochRow_ = 0;
   ServerSteps serverSteps_;
   Settings config_, environment_;
   std::vector<ChangedSetting> changes_;

@@ -24,16 +24,16 @@ TEST_CASE("a member that stays away loses its turn") {
   CHECK(turnsOf(Roster{{5, 6, 7}, {}, {}}).empty());
 }
 
-TEST_CASE("the last turn of a member has the epochs that are left") {
-  const TurnLength length{5, 2};
+TEST_CASE("after the last round, a member has turns without epochs") {
+  const TurnLength length{6, 2};
   CHECK(length.rounds() == 3);
   std::vector<std::uint64_t> before, epochs;
   for (const std::uint64_t turn : {0, 2, 4, 8, 9, 300}) {
     before.push_back(length.epochsBefore(turn, 3));
     epochs.push_back(length.epochsOf(turn, 3));
   }
-  CHECK(before == std::vector<std::uint64_t>{0, 0, 2, 4, 5, 5});
-  CHECK(epochs == std::vector<std::uint64_t>{2, 2, 2, 1, 0, 0});
+  CHECK(before == std::vector<std::uint64_t>{0, 0, 2, 4, 6, 6});
+  CHECK(epochs == std::vector<std::uint64_t>{2, 2, 2, 2, 0, 0});
 }
 
 }  // namespace

@@ -94,7 +94,7 @@ TEST_CASE("members train in turns with the bits of one process, and all get the 
               "--set", "train.staleness=1", "--set", "train.optimizer={name: adam}", "--set",
               "train.ema=0.9", "--set", "train.clip_norm=0.1"},
              inTurns),
-        Case(with(kDropout, {"--set", "train.epochs=3", "--set", "cohort.turn_epochs=2"}),
+        Case(with(kDropout, {"--set", "train.epochs=4", "--set", "cohort.turn_epochs=2"}),
              inTurns)}) {
     CAPTURE(more);
     const Relay relay(more);
@@ -173,6 +173,44 @@ TEST_CASE("a turn that a member does not end is lost, and those that are there t
   relay.checkReplay();
 }
 
+TEST_CASE("a member waits for the turns of the others after its own last one") {
+  const Relay relay(with(kDropout, {"--set", "cohort.wait_seconds=0", "--set", "train.epochs=1"}));
+  std::map<std::string, Process> members;
+  members.emplace("a", relay.start("a"));
+  waitForText(members.at("a"), "waiting for b, whose turn it is");
+  for (const std::string name : {"b", "c"}) {
+    members.emplace(name, relay.start(name));
+    waitForText(members.at(name), "the turn is over");
+  }
+  checkDone(members);
+  CHECK(relay.turns("c") == json({0, 1, 2}));
+  relay.checkSameModels();
+}
+
+TEST_CASE("more turns follow if the epochs are raised, with this member's own results") {
+  const Relay relay(with(kDropout, {"--set", "train.learning_rate.schedule=constant", "--set",
+                                    "keep.best=top1", "--set", "data.test.size=64"}));
+  checkDone(relay.startAll());
+  std::map<std::string, Process> members;
+  for (const std::string name : {"a", "b", "c"}) {
+    CHECK(summaryOf(relay.path(name)).contains("eval"));
+    CHECK(readCsv(relay.path(name) + "/epochs.csv").size() == 2);
+    members.emplace(name, startResume(relay.path(name), {"--set", "train.epochs=3"}));
+  }
+  checkDone(members);
+  CHECK(relay.turns("c") == json({0, 1, 2, 0, 1, 2, 0, 1, 2}));
+  for (const std::string name : {"a", "b", "c"}) {
+    const auto epochs = readCsv(relay.path(name) + "/epochs.csv");
+    REQUIRE(epochs.size() == 3);
+    double best = 0;
+    for (const auto& each : epochs) best = std::max(best, std::stod(each.at("eval_top1")));
+    const json eval = summaryOf(relay.path(name)).at("eval");
+    CHECK(eval.at("best_top1") == Approx(best));
+    CHECK(eval.at("top1") == Approx(std::stod(epochs.back().at("eval_top1"))));
+  }
+  relay.checkSameModels();
+}
+
 TEST_CASE("turns go on with a server that was killed") {
   const Relay undisturbed(kDropout);
   checkDone(undisturbed.startAll());
@@ -204,12 +242,15 @@ TEST_CASE("a member with another key or other settings has no turn, and what dif
     return ended.errors;
   };
   CHECK_THAT(refused({"--set", "cohort.key_file=" + relay.path("other")}),
-             Contains("cannot-open") && Contains("the same file for cohort.key_file"));
+             Contains("other-member") && Contains("cohort.key_file of b is key "));
   CHECK_THAT(refused({"--set", "cohort.key_file=" + relay.path("short")}),
              Contains("not-a-key") && Contains("openssl rand -hex 32"));
   CHECK_THAT(refused({"--set", "cohort.key_file=''"}), Contains("openssl rand -hex 32"));
   CHECK_THAT(refused({"--set", "train.learning_rate.peak=0.5"}),
              Contains("other-member") && Contains("train.learning_rate.peak of b is 0.5"));
+  CHECK_THAT(refused({"--set", "train.batch=20"}),
+             Contains("other-member") && Contains("another model, other codecs or other settings"));
+  CHECK_THAT(refused({"--set", "cohort.turn_epochs=4"}), Contains("cohort.turn_epochs"));
   CHECK_THAT(refused({"--set", "cohort.min_members=2"}), Contains("cohort.min_members"));
   CHECK_THAT(refused({"--set", "train.max_steps=5"}), Contains("train.max_steps"));
   CHECK_THAT(refused({"--set", "checkpoint.every_steps=0", "--set", "checkpoint.every_seconds=0"}),
