@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Kills members of a cohort, and its server, at random times while they train. Members come back, some after the others have gone on without
 them, and one may begin late. Then computes each run again in one process, from what its summary says about who took part, and compares the
-models of all members that have finished with that, bit for bit.
+models of all members that have finished with that, bit for bit. With --relay, the members take turns.
 
 Example: scripts/crash_cohort.py --programs build/release/bin --runs 100 --seed 7
 """
@@ -29,7 +29,7 @@ eval: {batch: 64, every: 5}
 codec: none
 checkpoint: {every_steps: 10}
 connect: {reconnect_seconds: 60}
-cohort: {id: crash, members: [MEMBERS], min_members: 2, begin_members: BEGIN, wait_seconds: WAIT}
+cohort: {id: crash, members: [MEMBERS], wait_seconds: WAIT, MODE}
 """
 PATIENCE = 180  # maximum seconds of a run without further kills
 KILLS = 6
@@ -45,8 +45,8 @@ def tensors(run):
 
 
 class Cohort:
-    def __init__(self, daemons, folder, rng):
-        self.daemons, self.folder, self.rng = daemons, folder, rng
+    def __init__(self, daemons, folder, rng, is_relay):
+        self.daemons, self.folder, self.rng, self.is_relay = daemons, folder, rng, is_relay
         self.processes = {}
         self.due = {}  # when a member that is not there begins, or comes back
         self.kills = 0
@@ -83,7 +83,13 @@ class Cohort:
     def run(self):
         """Returns the names of the members that have finished; None: the run failed."""
         late = self.rng.choice((None, *MEMBERS[1:]))
-        config = CONFIG.replace("MEMBERS", ", ".join(MEMBERS)).replace("BEGIN", "2" if late else "0")
+        mode = f"min_members: 2, begin_members: {2 if late else 0}"
+        if self.is_relay:
+            key = self.folder / "key"
+            key.touch(0o600)
+            key.write_text("5a" * 32)
+            mode = f"mode: relay, turn_epochs: {self.rng.choice((1, 2))}, key_file: {key}"
+        config = CONFIG.replace("MEMBERS", ", ".join(MEMBERS)).replace("MODE", mode).replace("id: crash", f"id: {self.folder.name}")
         (self.daemons.folder / "crash.yaml").write_text(config.replace("WAIT", str(self.rng.choice((0, 1)))))
         for name in MEMBERS:
             self.due[name] = time.monotonic() + (3 if name == late else 0)
@@ -92,8 +98,8 @@ class Cohort:
         end = time.monotonic() + PATIENCE
         while time.monotonic() < end:
             for name, at in list(self.due.items()):
-                # The others are done: nobody can continue with it.
-                if done:
+                # The others are done: nobody can continue with it. In a relay, it gets the model.
+                if done and not self.is_relay:
                     del self.due[name]
                 elif time.monotonic() >= at:
                     self.start(name)
@@ -108,6 +114,8 @@ class Cohort:
                     print(f"crash: {name} ended with code {code}", file=sys.stderr)
                     return None
                 done.append(name)
+                if self.is_relay:
+                    continue
                 end = min(end, time.monotonic() + 10)  # a member that had just come back waits for the others, which are done
             if not self.processes and not self.due:
                 break
@@ -138,6 +146,7 @@ def main():
     parser.add_argument("--programs", type=pathlib.Path, required=True, help="folder with cleave-client and cleave-server")
     parser.add_argument("--runs", type=int, default=10, help="runs to disturb (10)")
     parser.add_argument("--seed", type=int, default=1, help="seed of the first run; further runs use consecutive seeds (1)")
+    parser.add_argument("--relay", action="store_true", help="the members train one after the other")
     arguments = parser.parse_args()
     programs = arguments.programs.resolve()
     folder = pathlib.Path(tempfile.mkdtemp(prefix="cleave-crash-"))
@@ -150,7 +159,7 @@ def main():
             print(f"crash: {number} of {arguments.runs} runs, {kills} kills, {changes} changes of who takes part", file=sys.stderr)
         run = folder / f"run{seed}"
         run.mkdir()
-        cohort = Cohort(daemons, run, random.Random(seed))
+        cohort = Cohort(daemons, run, random.Random(seed), arguments.relay)
         done = cohort.run()
         why, changed = check(programs, run, done) if done else ("failed", 0)
         if why:
@@ -163,7 +172,7 @@ def main():
     daemons.server.send_signal(signal.SIGTERM)
     daemons.server.wait()
     shutil.rmtree(folder)
-    print(f"crash: {arguments.runs} cohorts of 3, {kills} kills, {changes} changes of who takes part: the {finished} models are those of "
+    print(f"crash: {arguments.runs} cohorts of 3{' in turns' if arguments.relay else ''}, {kills} kills, {changes} changes of who takes part: the {finished} models are those of "
           f"computing the runs again ({time.monotonic() - start:.0f} s)")  # fmt: skip
 
 
