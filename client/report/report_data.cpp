@@ -201,7 +201,7 @@ Json changesJson(const std::vector<ChangedSetting>& changes) {
 }
 
 // Who takes part, by the first step of each attendance: {"id", "members": [{"name", "samples"}],
-// "attendance": [{"first_step", "present"}]}; null without a cohort.
+// "attendance": [{"first_step", "present"}], "waits_for": [names]}; null without a cohort.
 Json cohortJson(const CohortFile& cohort) {
   if (cohort.members.empty()) return nullptr;
   Json members = Json::array(), attendance = Json::array();
@@ -211,7 +211,10 @@ Json cohortJson(const CohortFile& cohort) {
   for (const Attendance& each : cohort.attendance) {
     attendance.push_back({{"first_step", each.firstStep}, {"present", each.present}});
   }
-  return {{"id", cohort.id}, {"members", members}, {"attendance", attendance}};
+  return {{"id", cohort.id},
+          {"members", members},
+          {"attendance", attendance},
+          {"waits_for", cohort.waitsFor}};
 }
 
 // Returns names that distinguish the runs: those of the members, if each is the run of another

@@ -206,7 +206,13 @@ ServerLink::Callbacks ClientSession::callbacksFor(std::size_t server,
     } else if (const auto* drain = std::get_if<Drain>(&message)) {
       receiveDrain(*drain, server);
     } else if (const auto* missing = std::get_if<Missing>(&message)) {
-      if (server == 0) sayWhoIsMissing(*missing);
+      if (server != 0) return;
+      sayWhoIsMissing(*missing);
+      {
+        const std::lock_guard lock(mutex_);
+        missing_ = missing->members;
+      }
+      device_.notify();
     } else if (const auto* blob = std::get_if<Blob>(&message); blob && blob->flow == kStateClient) {
       {
         const std::lock_guard lock(mutex_);
@@ -289,6 +295,7 @@ void ClientSession::waitUntil(const std::function<bool()>& done, Patience patien
   bool isStuck = false;
   device_.runUntil([&] {
     handOverWeights();
+    reportMissing();
     const SteadyTime time = now();
     const double passed = secondsBetween(std::exchange(last, time), time);
     // Time in which this thread computes, or the process is stopped, does not count. Without a
@@ -487,6 +494,15 @@ void ClientSession::handOverWeights() {
   }
   weights_.clear();
   std::exchange(weightsArrived_, nullptr)(std::move(bodies));
+}
+
+void ClientSession::reportMissing() {
+  std::optional<std::vector<std::string>> missing;
+  {
+    const std::lock_guard lock(mutex_);
+    missing = std::exchange(missing_, std::nullopt);
+  }
+  if (missing && missingFunction_) missingFunction_(*missing);
 }
 
 void ClientSession::waitForWeights() {

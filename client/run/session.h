@@ -76,6 +76,11 @@ class ClientSession {
   // servers have restored their parts. Requires that the servers have a checkpoint. Throws
   // RunError.
   void resume(const EngineState& state, std::vector<TensorCodecs::SavedState> codecs);
+  // In a cohort: `function` is called with the names of the other members whose connections have
+  // broken, when they change, during a later call that waits.
+  void onMissing(std::function<void(const std::vector<std::string>& members)> function) {
+    missingFunction_ = std::move(function);
+  }
   // In a cohort, instead of restoring the stage from its own checkpoint: waits for the state that
   // another member sends. Requires `stateBytes` in start(). Throws RunError.
   Blob waitForState();
@@ -177,6 +182,7 @@ class ClientSession {
   void request(Flow flow);
   std::optional<std::vector<Blob>> blobs() const;
   void handOverWeights();
+  void reportMissing();
   bool answersHandOver(const Saved& saved);
   void receiveDrain(const Drain& drain, std::size_t server);
   void linkEnded(std::exception_ptr error);
@@ -213,6 +219,7 @@ class ClientSession {
   // Empty if no weights are requested.
   std::function<void(std::vector<Blob> bodies)> weightsArrived_;
 
+  std::function<void(const std::vector<std::string>& members)> missingFunction_;
   bool failed_ = false;  // device thread: an action failed, and no more actions run
   std::atomic<bool> interrupted_ = false;
   std::atomic<bool> timeIsUp_ = false;       // kLastWork has passed since Ctrl-C
@@ -220,7 +227,8 @@ class ClientSession {
   mutable std::mutex mutex_;
   std::exception_ptr error_;  // the first error
   std::optional<double> lowestSnr_;
-  std::optional<Blob> state_;  // see waitForState()
+  std::optional<Blob> state_;                        // see waitForState()
+  std::optional<std::vector<std::string>> missing_;  // until reportMissing()
   // Of the step that handOver() waits for, then the server's answer.
   std::optional<std::uint64_t> handedOver_;
   std::optional<Saved> handOverSaved_;

@@ -413,7 +413,10 @@ void TrainRun::start(DecideFunction decide, const Options& options) {
                                       settings().scores.names(), options.rotateBytes, nullptr,
                                       prepared_.isResumed, settings().cohort.atOnce() > 1);
   files_->observe(options.metrics);
-  if (prepared_.plan.member) writeCohortFile();
+  if (prepared_.plan.member) {
+    writeCohortFile({});
+    session_.onMissing([this](const auto& members) { writeCohortFile(members); });
+  }
   if (options.tensorBoard) {
     const auto events = std::make_shared<RunEvents>(recorder_, prepared_.folder + "/tensorboard",
                                                     settings().scores.names());
@@ -451,12 +454,13 @@ void TrainRun::start(DecideFunction decide, const Options& options) {
                  joins_ ? stateBytes_ : 0);
 }
 
-// For the report: who takes part, as far as it is known.
-void TrainRun::writeCohortFile() const {
+// For the report: who takes part, as far as it is known, and for whom the others wait.
+void TrainRun::writeCohortFile(const std::vector<std::string>& waitsFor) const {
   nlohmann::json json = toJson(prepared_.plan.joint->roster());
   json["id"] = settings().cohort.id;
   json["members"] = settings().cohort.members;
   json["member"] = settings().member;
+  json["waits_for"] = waitsFor;
   diskFiles().write(prepared_.folder + "/cohort.json", json.dump(2) + "\n");
 }
 

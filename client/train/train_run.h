@@ -127,7 +127,7 @@ class TrainRun {
   std::vector<std::byte> stateToSend(const CheckpointContent& own) const;
   nlohmann::json ofThisMember(nlohmann::json notes) const;
   std::string sealContext(std::uint64_t step) const;
-  void writeCohortFile() const;
+  void writeCohortFile(const std::vector<std::string>& waitsFor) const;
   bool allAnswers(const std::function<bool(const wire::HelloOk& ok)>& holds) const;
   void findOwnCheckpoints();
   void forgetAfter(std::uint64_t step) const;

@@ -147,6 +147,14 @@ function cohortTable(run, title, id) {
   return [table(title, head, rows, id)];
 }
 
+// For whom the members of a cohort wait; nothing if for nobody.
+function waitingCard(page, run) {
+  const names = page.live && run.cohort && !run.ended ? run.cohort.waits_for : [];
+  if (names.length === 0) return [];
+  const text = 'The members wait for ' + names.join(', ') + (names.length === 1 ? ', whose connection has broken.' : ', whose connections have broken.');
+  return [element('div', { class: 'card words', id: 'waiting' }, element('h3', {}, 'Waiting'), element('p', {}, text))];
+}
+
 // The bytes of the model, which are part of all bytes; empty if there are none.
 function modelText(h) {
   const bytes = (h.model_bytes_up || 0) + (h.model_bytes_down || 0);
@@ -165,7 +173,7 @@ function headlineOfOne(page) {
          'up; ' + known(h.mean_down_bytes_per_second, units.rate.text) + ' down', 'bandwidth'),
     tile('Bound', known(h.over_bound, (v) => significant(v) + ' ×'), h.over_bound === undefined ? 'unknown' :
          'a step took ' + units.seconds.text(h.bounded_seconds_per_step) + '; the estimated minimum is ' + units.seconds.text(h.bound_seconds_per_step), 'bound'));
-  const cards = [...progressCard(page), tiles, ...interruptionCard(run), ...cohortTable(run, 'Members', 'cohort'),
+  const cards = [...progressCard(page), tiles, ...waitingCard(page, run), ...interruptionCard(run), ...cohortTable(run, 'Members', 'cohort'),
     ...changeTable(run, 'Changed settings', 'changes')];
   if (!h.bottleneck) return cards;
   return [...cards, element('div', { class: 'card words', id: 'bottleneck' },

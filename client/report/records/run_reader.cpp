@@ -69,7 +69,10 @@ bool RunReader::read() {
   const bool hadSummary = !summary_.isEmpty();
   if (any || !hadSummary) summary_ = readSummary(place_.folder + "/summary.json");
   const bool isNew = evaluation_.read();  // it may be written at any time after the run
-  return any || isNew || (!hadSummary && !summary_.isEmpty());
+  CohortFile cohort = readCohort(place_.folder + "/cohort.json");
+  const bool isCohortNew = cohort != cohort_;  // while the members wait for one, there are no rows
+  cohort_ = std::move(cohort);
+  return any || isNew || isCohortNew || (!hadSummary && !summary_.isEmpty());
 }
 
 void RunReader::findServers() {
@@ -127,7 +130,6 @@ void RunReader::readEpochs() {
 void RunReader::readSettings() {
   settingsProblems_.clear();
   changes_ = readChanges(place_.folder + "/changes.json");
-  cohort_ = readCohort(place_.folder + "/cohort.json");
   config_ = readConfig(place_.folder + "/config.yaml", changes_, settingsProblems_);
   environment_ = readEnvironment(place_.folder + "/environment.json", settingsProblems_);
   planned_ = readPlannedRun(place_.folder + "/run.json");

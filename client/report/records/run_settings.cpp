@@ -105,6 +105,7 @@ CohortFile readCohort(const std::string& path) {
     CohortFile cohort{
         json.at("id"), json.at("member"), json.at("members"), json.at("train_samples"), {}};
     if (cohort.samples.size() != cohort.members.size()) return {};
+    cohort.waitsFor = json.value("waits_for", std::vector<std::string>());
     for (const auto& each : json.at("attendance")) {
       const Attendance next{each.at("first_step"), each.at("evaluated"), each.at("present")};
       const auto& known = cohort.attendance;

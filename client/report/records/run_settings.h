@@ -29,6 +29,9 @@ struct CohortFile {
   std::vector<std::string> members;
   std::vector<std::uint32_t> samples;  // for training, by member
   std::vector<Attendance> attendance;
+  std::vector<std::string> waitsFor = {};  // members whose connections have broken
+
+  bool operator==(const CohortFile&) const = default;
 };
 CohortFile readCohort(const std::string& path);
 

@@ -204,7 +204,17 @@ TEST_CASE("the members of a cohort are listed, and their runs have their names")
   CHECK(runOf(folder).at("cohort") == nlohmann::json::parse(R"({
       "id": "lungs",
       "members": [{"name": "north", "samples": 30}, {"name": "south", "samples": 40}],
-      "attendance": [{"first_step": 1, "present": [0, 1]}, {"first_step": 7, "present": [1]}]})"));
+      "attendance": [{"first_step": 1, "present": [0, 1]}, {"first_step": 7, "present": [1]}],
+      "waits_for": []})"));
+  // While the members wait for one, there are no rows.
+  ReportData live({findRun(folder.path, {})});
+  CHECK(live.read());
+  CHECK_FALSE(live.read());
+  std::string waiting = cohortOf("north");
+  waiting.insert(1, R"("waits_for": ["south"], )");
+  folder.write("cohort.json", waiting);
+  CHECK(live.read());
+  CHECK(live.page(true).at("runs").at(0).at("cohort").at("waits_for") == nlohmann::json{"south"});
   ReportData both({findRun(folder.path, {}), findRun(other.path, {})});
   both.read();
   const auto runs = both.page(false).at("runs");

@@ -226,6 +226,10 @@ void checkSameModels(const TemporaryFolder& expected, const TemporaryFolder& fol
   }
 }
 
+nlohmann::json cohortOf(const std::string& run) {
+  return nlohmann::json::parse(readFile(run + "/cohort.json"));
+}
+
 TEST_CASE("a member that is killed continues the run with the others, which wait for it") {
   const TemporaryFolder undisturbed;
   const TestServer server(undisturbed);
@@ -242,6 +246,12 @@ TEST_CASE("a member that is killed continues the run with the others, which wait
         members.emplace(name, startMember(folder, server, name, kSaving, within));
       }
       REQUIRE(members.at(killed).wait(kPatience));
+      // The live report says for whom the others wait.
+      const nlohmann::json waits = {killed};
+      for (int n = 0; n < 6000 && cohortOf(folder.path("b")).at("waits_for") != waits; ++n) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      }
+      CHECK(cohortOf(folder.path("b")).at("waits_for") == waits);
       members.erase(killed);
       REQUIRE_FALSE(fs::exists(folder.path(killed + "/summary.json")));
       const Ended resumed = resume(folder.path(killed));
