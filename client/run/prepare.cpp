@@ -106,6 +106,11 @@ void planRunOf(PreparedRun& run, const Config& config, const RunOptions& options
   }
   if (purpose != Purpose::inference) checkReplicaBatches(run.settings, run.data);
   RunSpec spec = makeRunSpec(run.settings, run.data, run.userModel.get());
+  if (options.traceSteps > 0 && run.settings.cohort.isRelay()) {
+    throw UsageError("bad-cohort", "the steps of a trace may be those of another member's turn",
+                     "omit --trace, or trace a run without a cohort")
+        .about("cohort.mode");
+  }
   if (options.traceSteps > 0) {
     // How many steps a cohort's run has is known when all members are connected.
     requestTrace(spec, options.traceSteps,

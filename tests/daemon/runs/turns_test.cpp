@@ -252,6 +252,7 @@ TEST_CASE("a member with another key or other settings has no turn, and what dif
              Contains("other-member") && Contains("another model, other codecs or other settings"));
   CHECK_THAT(refused({"--set", "cohort.turn_epochs=4"}), Contains("cohort.turn_epochs"));
   CHECK_THAT(refused({"--set", "cohort.min_members=2"}), Contains("cohort.min_members"));
+  CHECK_THAT(refused({"--trace", relay.path("trace.json")}), Contains("omit --trace"));
   CHECK_THAT(refused({"--set", "train.max_steps=5"}), Contains("train.max_steps"));
   CHECK_THAT(refused({"--set", "checkpoint.every_steps=0", "--set", "checkpoint.every_seconds=0"}),
              Contains("checkpoint"));
