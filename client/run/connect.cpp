@@ -69,18 +69,23 @@ void warnWherePlain(const ServerAddress& address, const tcp::socket& socket) {
       address.text());
 }
 
+// What the client waits for before it takes part; empty: nothing.
+std::string waitText(const Missing& missing) {
+  if (!missing.turn.empty()) {
+    return missing.inProgress ? "the end of the turn of " + missing.turn
+                              : missing.turn + ", whose turn it is";
+  }
+  if (missing.inProgress) return "the next checkpoint of the cohort's run in progress";
+  if (missing.members.empty()) return "";
+  return fmt::format("other members of the cohort: {}", fmt::join(missing.members, ", "));
+}
+
 // Logs each change of what the client waits for. `known`: what was logged last.
 void announceMissing(const std::string& metadata, std::string& known) {
-  const Missing missing = missingFromWire(bytesOf(metadata));
-  if (!missing.inProgress && missing.members.empty() && missing.turn.empty()) return;
-  const std::string what =
-      missing.turn.empty() && missing.inProgress
-          ? "the next checkpoint of the cohort's run in progress"
-      : missing.turn.empty()
-          ? fmt::format("other members of the cohort: {}", fmt::join(missing.members, ", "))
-      : missing.inProgress ? fmt::format("the end of the turn of {}", missing.turn)
-                           : missing.turn + ", whose turn it is";
-  if (std::exchange(known, what) != what) processLog()->info("waiting for {}", what);
+  const std::string what = waitText(missingFromWire(bytesOf(metadata)));
+  if (!what.empty() && std::exchange(known, what) != what) {
+    processLog()->info("waiting for {}", what);
+  }
 }
 
 // `waits` is set if the server has let the client wait for its cohort.

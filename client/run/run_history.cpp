@@ -82,8 +82,10 @@ ResumeCounts countResume(Files& files, const std::string& folder, const ResumePo
   for (std::size_t b = 0; b < point.servers.size(); ++b) {
     if (point.servers[b] != previous.servers[b]) last = std::max(last, point.servers[b]);
   }
-  if (!point.beginsTurn) ++counts.resumes;
-  if (last > point.step && !point.beginsTurn) counts.stepsRedone += last - point.step;
+  if (!point.beginsTurn) {
+    ++counts.resumes;
+    if (last > point.step) counts.stepsRedone += last - point.step;
+  }
   try {
     const nlohmann::ordered_json json = {{"resumes", counts.resumes},
                                          {"steps_redone", counts.stepsRedone},

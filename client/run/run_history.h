@@ -43,7 +43,7 @@ struct ResumePoint {
   std::uint64_t generation = 0;        // of the connection that continues it
   RecordedStep recorded;               // lastRecordedStep() of the client's folder
   std::vector<std::uint64_t> servers;  // the last step in each server's records
-  bool beginsTurn = false;             // the run goes on as planned, which is not counted
+  bool beginsTurn = false;             // a turn begins as planned: this is not a resume
 };
 // Adds a resume, and returns the run's counts. They are in a file of their own, RUN/resumes.json,
 // because a process may be killed again before its first checkpoint. If the file cannot be read or

@@ -202,7 +202,7 @@ ServerLink::Callbacks ClientSession::callbacksFor(std::size_t server,
   callbacks.deliver = [this, server, mailbox = std::move(mailbox),
                        saved = std::move(saved)](Message message) {
     if (const auto* each = std::get_if<Saved>(&message); each && saved) {
-      answersHandOver(*each) ? device_.notify() : saved(server, *each);
+      if (!answersHandOver(*each)) saved(server, *each);
     } else if (const auto* drain = std::get_if<Drain>(&message)) {
       receiveDrain(*drain, server);
     } else if (const auto* missing = std::get_if<Missing>(&message)) {
@@ -403,6 +403,7 @@ bool ClientSession::answersHandOver(const Saved& saved) {
   const std::lock_guard lock(mutex_);
   if (handedOver_ != saved.step || handOverSaved_) return false;
   handOverSaved_ = saved;
+  device_.notify();
   return true;
 }
 

@@ -265,8 +265,10 @@ void TrainRun::enterCohort() {
   };
   const auto sender = std::ranges::find_if(present, hasState);
   const bool isRelay = settings().cohort.isRelay();  // the server has the state
-  if ((sender == present.end() && !isRelay) || (!joining.empty() && settings().cohort.needsAll()) ||
-      (isRelay && present.size() != 1)) {
+  const bool isPossible =
+      isRelay ? present.size() == 1
+              : sender != present.end() && (joining.empty() || !settings().cohort.needsAll());
+  if (!isPossible) {
     throw ProtocolError("bad-metadata", "members join that cannot",
                         "install the same version of Cleave on both machines");
   }
@@ -554,7 +556,8 @@ void TrainRun::forgetAfter(std::uint64_t step) const {
   CheckpointStore(diskFiles(), prepared_.folder).removeAfter(step);
 }
 
-// What the state of a step is sealed for: the server cannot pass on that of another cohort or step.
+// A state is opened with the context that it was sealed with, so the server cannot pass on the
+// state of another cohort or step.
 std::string TrainRun::sealContext(std::uint64_t step) const {
   return fmt::format("{}\n{}\n{}", settings().cohort.id, step, digestOf(prepared_.plan.spec));
 }
@@ -650,15 +653,15 @@ std::vector<std::byte> TrainRun::stateToSend(const CheckpointContent& own) const
   return checkpointFile(state, writeSafetensors(own.stage));
 }
 
-bool TrainRun::hasTurn() const {
-  return settings().cohort.isRelay() &&
-         prepared_.turn() / settings().cohort.size() < turnLengthOf(settings()).rounds();
+std::uint64_t TrainRun::allTurns() const {
+  return turnLengthOf(settings()).rounds() * settings().cohort.size();
 }
 
-bool TrainRun::hasTurnsAfter() const {
-  const std::uint64_t all = turnLengthOf(settings()).rounds() * settings().cohort.size();
-  return prepared_.turn() + 1 < all;
+bool TrainRun::hasTurn() const {
+  return settings().cohort.isRelay() && prepared_.turn() < allTurns();
 }
+
+bool TrainRun::hasTurnsAfter() const { return prepared_.turn() + 1 < allTurns(); }
 
 void TrainRun::handOver(const nlohmann::json& notes) {
   const std::uint64_t step = prepared_.totalSteps();

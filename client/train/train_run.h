@@ -122,6 +122,7 @@ class TrainRun {
   void announceMember(wire::Member& member);
   void enterCohort();
   void announceTurn(std::uint64_t from) const;
+  std::uint64_t allTurns() const;  // of all members together
   nlohmann::json restoreFromSender();
   Blob receiveState(std::uint64_t step, const std::string& name);
   std::vector<std::byte> stateToSend(const CheckpointContent& own) const;

@@ -14,8 +14,8 @@ namespace cleave {
 inline constexpr std::size_t kSealKeyBytes = 32;
 inline constexpr std::size_t kSealBytes = 12 + 16;  // that sealing adds: nonce and tag
 
-// `key`: kSealKeyBytes. `context`: what the bytes are; whoever opens them must name the same.
-// Throws RunError "internal-error" if OpenSSL fails.
+// `key`: kSealKeyBytes. `context`: any text, such as what the bytes are; they can be opened only
+// with the same text. Throws RunError "internal-error" if OpenSSL fails.
 std::vector<std::byte> seal(std::string_view key, std::string_view context,
                             std::span<const std::byte> bytes);
 // Nullopt unless `sealed` is unchanged, and was sealed with this key and context.

@@ -6,10 +6,10 @@
 
 namespace cleave {
 
-bool TurnQueue::isNext(std::uint32_t member, std::uint32_t members, bool hasWaited) const {
+bool TurnQueue::mayTake(std::uint32_t member, std::uint32_t members, bool hasWaited) const {
   const std::uint64_t own = turnFrom(next, member, members);
-  if (own == next) return true;
-  return hasWaited && std::ranges::all_of(waiting, [&](std::uint32_t other) {
+  if (next >= turns || own == next) return true;
+  return hasWaited && own < turns && std::ranges::all_of(waiting, [&](std::uint32_t other) {
            return turnFrom(next, other, members) >= own;
          });
 }

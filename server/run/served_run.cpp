@@ -573,7 +573,7 @@ ActionTable ServedRun::build() {
                      if (plan_.joint && (!isRelay || hasTurn())) {
                        stored_.checkpoints->forgetAfter(resume.step);
                      }
-                     if (plan_.spec.cohort.isRelay()) continuesFrom(resume.step, state.evaluated);
+                     if (isRelay) continuesFrom(resume.step, state.evaluated);
                      return state;
                    }},
                   reduceFunction());

@@ -228,11 +228,9 @@ asio::awaitable<void> Session::waitForTurn(const RunRequest& request) {
     const bool isOwn = running == number, isOthers = running && !isOwn;
     if (isOthers || !vacantSince) vacantSince = now();
     const std::uint64_t next = last ? turnsOf(last->roster).back() + 1 : 0;
-    const TurnQueue queue{next, context_.runs.expectedNumbers(cohort, spec)};
+    const TurnQueue queue{next, context_.runs.expectedNumbers(cohort, spec), turns};
     const bool hasWaited = last && secondsSince(*vacantSince) >= cohort.waitSeconds;
-    const bool mayTake = next >= turns || (turnFrom(next, number, cohort.size()) < turns &&
-                                           queue.isNext(number, cohort.size(), hasWaited));
-    if (isOwn || (!isOthers && mayTake)) {
+    if (isOwn || (!isOthers && queue.mayTake(number, cohort.size(), hasWaited))) {
       try {
         seat_ = context_.runs.admit(request);
         continue;

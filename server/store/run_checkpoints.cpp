@@ -12,6 +12,18 @@
 
 namespace cleave {
 
+void setFailure(Saved& saved) {
+  try {
+    throw;
+  } catch (const Error& error) {
+    saved.code = error.code();
+    saved.sentence = error.what();
+  } catch (const std::exception& error) {
+    saved.code = "internal-error";
+    saved.sentence = error.what();
+  }
+}
+
 void RunCheckpoints::save(std::shared_ptr<Snapshot> snapshot, std::function<void(Saved)> done) {
   boost::asio::post(thread_, [self = shared_from_this(), snapshot = std::move(snapshot),
                               done = std::move(done)]() mutable {
@@ -47,12 +59,8 @@ Saved RunCheckpoints::write(const Snapshot& snapshot) {
       disk_->giveBack(taken);
       throw;
     }
-  } catch (const Error& error) {
-    saved.code = error.code();
-    saved.sentence = error.what();
-  } catch (const std::exception& error) {
-    saved.code = "internal-error";
-    saved.sentence = error.what();
+  } catch (...) {
+    setFailure(saved);
   }
   return saved;
 }

@@ -18,6 +18,10 @@
 
 namespace cleave {
 
+// Call in a catch block: the answer to a client whose state could not be saved gets the code and
+// the sentence of the exception.
+void setFailure(Saved& saved);
+
 class RunCheckpoints : public std::enable_shared_from_this<RunCheckpoints> {
  public:
   // `thread`: the store's thread. `spec`: digestOf() the run spec. `files`: the run's records,

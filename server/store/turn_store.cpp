@@ -13,6 +13,7 @@
 #include "common/core/bytes.h"
 #include "common/files/sha256.h"
 #include "server/store/on_thread.h"
+#include "server/store/run_checkpoints.h"
 
 namespace cleave {
 namespace {
@@ -70,12 +71,8 @@ Saved TurnStore::write(const TurnRecord& record, const Blob& state) {
     saved.sha256 = sha256Of(textOf(state.bytes));
     saved.bytes = bytes;
     removeOthers(record.step);
-  } catch (const Error& error) {
-    saved.code = error.code();
-    saved.sentence = error.what();
-  } catch (const std::exception& error) {
-    saved.code = "internal-error";
-    saved.sentence = error.what();
+  } catch (...) {
+    setFailure(saved);
   }
   return saved;
 }
