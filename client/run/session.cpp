@@ -308,13 +308,16 @@ void ClientSession::waitUntil(const std::function<bool()>& done, Patience patien
     return done() || (linksEnded_ > 0 && mayLeave) || isOver || isStuck;
   });
   if (done()) return;
-  if (linksEnded_ > 0) {
-    const std::lock_guard lock(mutex_);
-    if (error_) rethrow(error_);
-    throw RunError("server-left", "the server ended the run early", "check the server's log");
-  }
+  throwIfEnded();
   if (isStuck && !isOver) throwWithoutProgress();
   throw interruptedError();
+}
+
+void ClientSession::throwIfEnded() const {
+  if (!hasEnded()) return;
+  const std::lock_guard lock(mutex_);
+  if (error_) rethrow(error_);
+  throw RunError("server-left", "the server ended the run early", "check the server's log");
 }
 
 // Wakes the device thread, so that it notices when there is no progress.

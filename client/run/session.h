@@ -106,6 +106,10 @@ class ClientSession {
   RunError drainedError() const;
   // Whether the time is up that Ctrl-C leaves for the last work.
   bool isTimeUp() const { return timeIsUp_; }
+  // Whether a link has ended, so that this session cannot continue the run.
+  bool hasEnded() const { return linksEnded_ > 0; }
+  // Throws the error with which it has ended, if any.
+  void throwIfEnded() const;
 
   // Sends a body's initial weights. Call waitForBodies() afterwards.
   void sendWeights(std::size_t server, SharedBytes weights);

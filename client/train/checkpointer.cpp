@@ -96,9 +96,11 @@ void Checkpointer::checkBody(std::size_t server, const Saved& saved) {
                  "use the same version of Cleave, device and processor for all replicas");
 }
 
-void Checkpointer::settle(double seconds) {
+void Checkpointer::settle(double seconds, const std::function<bool()>& isOver) {
+  constexpr std::chrono::milliseconds kLook{100};
+  const SteadyTime start = now();
   std::unique_lock lock(mutex_);
-  changed_.wait_for(lock, std::chrono::duration<double>(seconds), [&] { return !open_; });
+  while (open_ && secondsSince(start) < seconds && !isOver()) changed_.wait_for(lock, kLook);
 }
 
 // ---- Writer thread ----

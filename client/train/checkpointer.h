@@ -68,8 +68,9 @@ class Checkpointer {
 
   // Any thread. Adds the client's part of the checkpoint that begin() started.
   void add(std::shared_ptr<PartSnapshot> part);
-  // Waits until no checkpoint is in progress, for at most `seconds`.
-  void settle(double seconds);
+  // Waits until no checkpoint is in progress, for at most `seconds`, or until `isOver()`: then the
+  // servers save no more. Any thread may change what `isOver` reads.
+  void settle(double seconds, const std::function<bool()>& isOver);
   std::uint64_t lastCommit() const;  // the step of the last commit; 0: there is none
   // Waits for files that are being written. A checkpoint that is not committed by then is lost, and
   // no more functions are called back.

@@ -670,6 +670,7 @@ void TrainRun::handOver(const nlohmann::json& notes) {
   const bool isCommitted = !commits.empty() && commits.front().step == step;
   const auto own = isCommitted ? store.find(step, commits.front().client) : std::nullopt;
   if (!own) {
+    session_.throwIfEnded();
     throw RunError("no-checkpoint",
                    fmt::format("the last step of the turn, {}, has no checkpoint to hand on", step),
                    "correct what the warnings above say, and continue the run");

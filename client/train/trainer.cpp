@@ -124,7 +124,7 @@ TrainResult Trainer::run() {
   if (Checkpointer* const checkpointer = run_.checkpointer()) {
     // A turn cannot end without it.
     constexpr double kOfTurnSeconds = 3600;
-    checkpointer->settle(settings_.cohort.isRelay() ? kOfTurnSeconds : kCheckpointSeconds);
+    settle(*checkpointer, settings_.cohort.isRelay() ? kOfTurnSeconds : kCheckpointSeconds);
   }
   if (settings_.staleness == 0 && !run_.prepared().plan.member) result_.costs = meter_.mean();
   result_.stepsSkipped = decider_.skipped();
@@ -246,20 +246,25 @@ void Trainer::finishStep(std::uint64_t epoch) {
 
 // ---- Checkpoints ----
 
+// Without its servers, no checkpoint in progress ends.
+void Trainer::settle(Checkpointer& checkpointer, double seconds) const {
+  checkpointer.settle(seconds, [this] { return session_.hasEnded() || session_.isTimeUp(); });
+}
+
 // In a cohort, the first member decides, so that all save the same step.
 bool Trainer::makesCheckpoint(std::uint64_t step, Checkpointer& checkpointer) const {
   const bool isCopied = checkpointStep_ <= result_.steps;  // the last checkpoint's state
-  const auto settle = [&] {                                // there is one at a time
-    if (isCopied) checkpointer.settle(kCheckpointSeconds);
+  const auto settleLast = [&] {                            // there is one at a time
+    if (isCopied) settle(checkpointer, kCheckpointSeconds);
   };
   if (run_.prepared().plan.member.value_or(0) > 0) {
     checkpointer.checkFailure();
     if (!session_.engine().isCheckpointOrdered()) return false;
-    settle();
+    settleLast();
     return true;
   }
   if (mayBeLast(step)) {
-    settle();
+    settleLast();
     checkpointer.request();
   }
   if (isAskedToLeave() || precedesLongEvaluation(step)) checkpointer.request();
@@ -310,7 +315,7 @@ void Trainer::leaveIfAsked(Phase next) {
   Checkpointer* const checkpointer = run_.checkpointer();
   if (checkpointer == nullptr || !isAskedToLeave()) return;
   const bool hasTime = !session_.isInterrupted() && session_.isDrainedByMember();
-  checkpointer->settle(hasTime ? kCheckpointSeconds : kWriteSeconds);
+  settle(*checkpointer, hasTime ? kCheckpointSeconds : kWriteSeconds);
   if (checkpointer->lastCommit() != result_.steps) {
     if (next == Phase::eval) return;
     const bool obeys = run_.prepared().plan.member.value_or(0) > 0;

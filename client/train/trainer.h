@@ -122,6 +122,7 @@ class Trainer {
   bool mayBeLast(std::uint64_t step) const;
   bool overlapsLast(std::uint64_t step) const;
   void leaveIfAsked(Phase next);
+  void settle(Checkpointer& checkpointer, double seconds) const;
   void restore(const nlohmann::json& notes);
   std::uint64_t lastStepOf(std::uint64_t epoch) const { return run_.prepared().lastStepOf(epoch); }
   void evaluate(std::uint64_t epoch);

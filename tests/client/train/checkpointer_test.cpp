@@ -46,7 +46,7 @@ class Checkpoints {
     saved.code = code;
     if (code.empty()) saved.sha256 = sha256Of("the server's part");
     checkpointer_.saved(0, saved);
-    checkpointer_.settle(60);
+    checkpointer_.settle(60, [] { return false; });
   }
   // The code of the error with which the run ends in the next step; empty: it continues.
   std::string endOf(std::uint64_t step) {
@@ -96,6 +96,16 @@ class Logged {
 };
 
 using Steps = std::vector<std::uint64_t>;
+
+TEST_CASE("the client does not wait for a checkpoint whose server is lost") {
+  MemoryFiles files;
+  Checkpointer checkpointer(files, "run", settings(false), "here", {}, std::vector<Replica>(1),
+                            [] {});
+  checkpointer.begin(1);
+  int looks = 0;
+  checkpointer.settle(1e9, [&] { return ++looks == 3; });
+  CHECK(looks == 3);
+}
 
 TEST_CASE("replicas that have saved other weights end the run") {
   for (const std::string second : {"same", "other", ""}) {
