@@ -238,6 +238,7 @@ struct TrainCommand {
   std::uint64_t attempts = 0;                              // that made at least one step
   std::optional<ProgressClock> stuckSince = std::nullopt;  // set by the first error
   std::unique_ptr<TrafficRecording> traffic = nullptr;     // null: not recorded
+  std::unique_ptr<GradientCheck> check = nullptr;          // null: the server is not checked
   std::uint64_t edgeFailedAt = 0;  // steps done when a direct link between servers failed last
 };
 
@@ -259,6 +260,7 @@ nlohmann::json summaryOf(const TrainCommand& command, const TrainResult& result,
                          const RunSpent& spent, bool hasModel) {
   nlohmann::json summary = summariseTraining(command.prepared, result, spent, hasModel);
   if (command.traffic) summary["recording"] = command.traffic->summary();
+  if (command.check) summary["detection"] = command.check->summary();
   summary.update(command.extras);
   return summary;
 }
@@ -361,7 +363,7 @@ std::optional<nlohmann::json> trainOnce(TrainCommand& command) {
   if (metrics) http = serveMetrics(*prepared.settings.metrics, metrics);
   const SteadyTime begun = now();
   try {
-    run.connect();
+    run.connect(command.check.get());
   } catch (const std::exception& error) {
     if (!prepared.isResumed) throw;
     rethrowEnd(error, prepared, true);
@@ -380,8 +382,12 @@ std::optional<nlohmann::json> trainOnce(TrainCommand& command) {
       run.settings().lora,
       prepared.userModel ? prepared.userModel->aliases() : std::map<std::string, std::string>(),
       describeModel(prepared));
-  trainer.start({false, run.settings().errorEvery, run.settings().rotateBytes, metrics, true,
-                 command.traffic.get(), run.settings().tensorBoard});
+  trainer.start({.errorEvery = run.settings().errorEvery,
+                 .rotateBytes = run.settings().rotateBytes,
+                 .metrics = metrics,
+                 .checkpoints = true,
+                 .traffic = command.traffic.get(),
+                 .tensorBoard = run.settings().tensorBoard});
   if (metrics) {
     metrics->sampleWith(
         [&] { return run.session().samples(run.recorder(), prepared.servers.front().tls.get()); });
@@ -482,6 +488,7 @@ int train(const TrainOptions& options, JsonLines* events) {
   }
   if (prepared.isResumed) announceResume(command);
   command.traffic = openRecording(options.traffic, prepared);
+  if (prepared.settings.detection.isOn) command.check = std::make_unique<GradientCheck>(prepared);
 
   std::optional<nlohmann::json> summary;
   try {

@@ -77,6 +77,12 @@ struct Target {
   double value = 0;
 };
 
+// Checks whether the server's gradients are those of the model: see GradientCheck.
+struct DetectionSettings {
+  bool isOn = false;
+  std::uint64_t every = 50;  // average distance of the checked steps
+};
+
 // What a run's data, model and initial weights are called in a table of published figures; empty:
 // what the configuration calls them.
 struct KnownAs {
@@ -126,6 +132,7 @@ struct ClientSettings : Experiment {
   std::map<std::string, std::vector<ParsedCodec>> autoCodecs;
   AutoBudget autoBudget;  // of all these flows
   QualitySettings quality;
+  DetectionSettings detection;
   std::string device = "cpu";  // device of head and tail
   int clientThreads = 0;
   std::uint32_t errorEvery = 100;

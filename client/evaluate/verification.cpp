@@ -226,7 +226,7 @@ void SplitClient::trainAndEvaluate(TrainRun& run) {
   }
   decider_ = std::make_unique<StepDecider>(prepared_.settings, prepared_.trainSamples());
   TrainRun::Options options;
-  options.fetchGradients = isFirst_;
+  if (isFirst_) options.stepFetch = [](std::uint64_t) { return kGradsBody; };
   run.start([&](const std::vector<BodyDone>& bodies) { return decide(run, bodies); }, options);
   run.loadWeights();
   trainSteps(run);
@@ -279,7 +279,7 @@ StepDecision SplitClient::decide(TrainRun& run, const std::vector<BodyDone>& bod
   const StepDecision decision =
       decider_->decide(step, head, reportsOf(bodies), run.stage().tailReport());
   if (!isFirst_) return decision;
-  BodyTensors body = tensorsOf(run.session().gradients(), prepared_, "grads/body");
+  BodyTensors body = tensorsOf(run.session().blobsOfStep(), prepared_, "grads/body");
   steps_.note(step, [&](StepResults& results) {
     results.head = copyGradients(run.stage().head());
     results.tail = copyGradients(run.stage().tail());

@@ -116,7 +116,7 @@ class Trial {
                                        run_.settings.groupRates.size() + 1, 0);
                                    return decision;
                                  }),
-                   false, std::make_shared<RunFiles>());
+                   nullptr, std::make_shared<RunFiles>());
   }
 
   // Runs steps until enough are measured or `budget` seconds have passed.

@@ -119,6 +119,42 @@ void checkTarget(const PreparedRun& run) {
       .about("model.file");
 }
 
+void checkDetection(const PreparedRun& run) {
+  const ClientSettings& settings = run.settings;
+  if (!settings.detection.isOn) return;
+  const auto refuse = [](const std::string& what, const std::string& key, const std::string& hint) {
+    throw UsageError("bad-detection", what, hint + ", or --set privacy.detect=false").about(key);
+  };
+  if (run.plan.stage.headIsFrozen) {
+    refuse("privacy.detect has nothing to check: no layer before the first cut is trained",
+           "privacy.detect", "train the head");
+  }
+  if (settings.cohort.exists()) {
+    refuse("privacy.detect cannot check a cohort's server", "cohort.id", "remove cohort");
+  }
+  if (run.bodies.size() > 1) {
+    refuse("privacy.detect can check one server only, and this run has " +
+               std::to_string(run.bodies.size()),
+           "model.cuts", "use one server");
+  }
+  if (settings.staleness > 0) {
+    refuse("privacy.detect needs steps that do not overlap", "train.staleness",
+           "--set train.staleness=0");
+  }
+  if (settings.averageDecay > 0) {
+    refuse(
+        "privacy.detect needs the weights themselves, but with train.ema a server sends averages",
+        "train.ema", "--set train.ema=0");
+  }
+  for (const BlockSpec& block : run.plan.blocks) {
+    for (const ParameterSpec& row : block.tensors) {
+      if (!row.tracked) continue;
+      refuse("privacy.detect cannot compute a tracked insert, whose basis a server does not send",
+             "insert", "use an insert of another kind");
+    }
+  }
+}
+
 std::uint32_t minMicroBatch(const ClientSettings& settings, const Dataset& train) {
   const std::uint32_t last = train.size() % settings.batch;
   const std::uint32_t whole = Division::of(settings.batch, settings.microBatches).smallest();

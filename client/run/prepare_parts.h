@@ -30,6 +30,8 @@ void warnOfSmallNorms(PreparedRun& run);
 void warnOfBits(PreparedRun& run);  // of a resumed run
 // Throws UsageError if the loss cannot compare the model's output with the data's target.
 void checkTarget(const PreparedRun& run);
+// Throws UsageError "bad-detection" if the run uses something that privacy.detect does not support.
+void checkDetection(const PreparedRun& run);
 
 // ---- prepare_cohort.cpp ----
 

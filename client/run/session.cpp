@@ -130,9 +130,9 @@ FlowMap<bool> innerFlows(const std::vector<RunPlan>& plans, std::size_t server) 
 }  // namespace
 
 void ClientSession::start(const RunPlan& plan, const std::vector<RunPlan>& plans,
-                          std::uint32_t errorEvery, ActionTable table, bool fetchGradients,
+                          std::uint32_t errorEvery, ActionTable table, StepFetch stepFetch,
                           std::shared_ptr<RunFiles> files, SavedFunction saved,
-                          TrafficRecording* traffic, std::uint64_t stateBytes) {
+                          std::vector<TrafficObserver*> observers, std::uint64_t stateBytes) {
   files_ = std::move(files);
   makesCheckpoints_ = saved != nullptr;
   places_ = placesOf(plans);
@@ -163,12 +163,7 @@ void ClientSession::start(const RunPlan& plan, const std::vector<RunPlan>& plans
       const std::lock_guard lock(mutex_);
       lowestSnr_ = std::min(lowestSnr_.value_or(snrDb), snrDb);
     };
-    if (traffic != nullptr) {
-      options.recordTraffic = [traffic](const Key& key, const std::string& codec, CodecLevel level,
-                                        const TensorView& tensor) {
-        traffic->add(key, codec, level, tensor);
-      };
-    }
+    options.observers = observers;
     if (options.trace) traces_.push_back(options.trace);
     servers_[s]->start(std::move(options), pool_, callbacksFor(s, mailbox, saved));
     bodies.push_back({places_[s], servers_[s]->sharedTensors(), replicas_[s]});
@@ -176,7 +171,7 @@ void ClientSession::start(const RunPlan& plan, const std::vector<RunPlan>& plans
   EngineOptions options = engineOptions(plan);
   options.resumes = servers_.front()->resumes();
   options.hasEdges = hasEdges_;
-  auto engine = std::make_unique<Coordinator>(options, bodies, fetchGradients);
+  auto engine = std::make_unique<Coordinator>(options, bodies, std::move(stepFetch));
   engine_ = engine.get();
   worker_ = std::make_shared<EngineWorker>(
       std::move(engine), mailbox, std::move(table), [] {},
@@ -381,7 +376,7 @@ Blob ClientSession::waitForState() {
 }
 
 void ClientSession::sendState(SharedBytes state) {
-  servers_.front()->tensors().send(Blob{kStateClient, {state->data(), state->size()}, state});
+  servers_.front()->tensors().send(Blob{kStateClient, {state->data(), state->size()}, state, true});
 }
 
 void ClientSession::handOver(std::uint64_t step, SharedBytes state) {

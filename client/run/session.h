@@ -17,7 +17,6 @@
 #include <vector>
 
 #include "client/run/server_link.h"
-#include "client/run/traffic_recording.h"
 #include "common/device/compute_device.h"
 #include "common/engine/coordinator.h"
 #include "common/engine/worker.h"
@@ -65,11 +64,11 @@ class ClientSession {
   using SavedFunction = std::function<void(std::size_t server, const Saved& saved)>;
   // Connects the stage's actions to the connections. `plan`: the client's; `plans`: one per server.
   // The actions in `table` run on the thread that calls runBatch(). If `saved` is empty, the run
-  // makes no checkpoints. `traffic`: records what crosses; null: nothing is recorded.
+  // makes no checkpoints. `observers`: see what crosses; borrowed.
   // `stateBytes`: maximum size of the state that another member sends; 0: none does.
   void start(const RunPlan& plan, const std::vector<RunPlan>& plans, std::uint32_t errorEvery,
-             ActionTable table, bool fetchGradients, std::shared_ptr<RunFiles> files,
-             SavedFunction saved = nullptr, TrafficRecording* traffic = nullptr,
+             ActionTable table, StepFetch stepFetch, std::shared_ptr<RunFiles> files,
+             SavedFunction saved = nullptr, std::vector<TrafficObserver*> observers = {},
              std::uint64_t stateBytes = 0);
 
   // Continues from a checkpoint after the stage has been restored from it, and waits until the
@@ -131,9 +130,9 @@ class ClientSession {
   // Waits until the servers have applied all steps, then fetches weights/body or trace/body from
   // each.
   std::vector<Blob> fetch(Flow flow);
-  // grads/body of each server, in the training step that is being decided. Call within the
-  // decision. Requires `fetchGradients` in start().
-  std::vector<Blob> gradients() const { return *blobs(); }
+  // What `stepFetch` in start() wanted from each server for the training step that is being
+  // decided. Call within the decision.
+  std::vector<Blob> blobsOfStep() const { return *blobs(); }
   // Call between batches. Requests weights/body of all bodies after the last step (those of the
   // first of a body's replicas, which are equal), and returns immediately. `arrived` is called
   // during a later call on this session that waits. Only one request is allowed at a time. Throws

@@ -213,12 +213,16 @@ void TrafficRecording::begin(const MicroBatch& at, const Share& own, const Batch
   }
 }
 
-void TrafficRecording::add(const Key& key, const std::string& codec, CodecLevel level,
-                           const TensorView& view) {
+bool TrafficRecording::wants(const Key& key) const {
   const std::lock_guard lock(mutex_);
-  const auto open = std::find_if(open_.begin(), open_.end(), [&](const OpenBatch& each) {
-    return each.at.phase == key.phase && each.at.step == key.step;
-  });
+  return std::ranges::any_of(open_, [&](const OpenBatch& each) { return each.has(key); });
+}
+
+void TrafficRecording::crossed(const Key& key, const std::string& codec, CodecLevel level,
+                               const TensorView& view) {
+  const std::lock_guard lock(mutex_);
+  const auto open =
+      std::ranges::find_if(open_, [&](const OpenBatch& each) { return each.has(key); });
   if (open == open_.end() || !reserve(view.spec.bytes())) return;
   const std::string name = fmt::format("{}:{}", flowName(key.flow), key.i);
   open->traffic.push_back(

@@ -13,10 +13,9 @@
 
 #include "client/data/samples/loader.h"
 #include "common/codec/tensor.h"
+#include "common/codec/traffic_observer.h"
 #include "common/files/record.h"
-#include "common/topology/codec_level.h"
 #include "common/topology/division.h"
-#include "common/topology/key.h"
 #include "common/topology/step.h"
 
 namespace cleave {
@@ -42,7 +41,7 @@ struct TrafficTensor {
   std::vector<Cell> cells;       // of the index, after the file; empty: not in the index
 };
 
-class TrafficRecording {
+class TrafficRecording : public TrafficObserver {
  public:
   // Creates the folder, or continues the recording of the same run in it. Throws UsageError
   // "recording-exists" if the folder has other files, and RunError "cannot-write".
@@ -63,15 +62,17 @@ class TrafficRecording {
 
   // ---- Any thread ----
 
-  // Copies a tensor that crosses; see TensorCodecOptions::recordTraffic. Ignores tensors of batches
-  // that are not recorded.
-  void add(const Key& key, const std::string& codec, CodecLevel level, const TensorView& tensor);
+  bool wants(const Key& key) const override;
+  void crossed(const Key& key, const std::string& codec, CodecLevel level,
+               const TensorView& tensor) override;
 
  private:
   struct OpenBatch {
     MicroBatch at;
     std::vector<TrafficTensor> traffic;
     std::vector<TrafficTensor> inputs;
+
+    bool has(const Key& key) const { return at.phase == key.phase && at.step == key.step; }
   };
 
   std::string indexPath() const { return options_.folder + "/index.csv"; }

@@ -111,7 +111,8 @@ namespace {
 
 }  // namespace
 
-void TrainRun::connect() {
+void TrainRun::connect(GradientCheck* check) {
+  check_ = check;
   ConnectOptions options;
   options.retrySeconds = prepared_.settings.retrySeconds;
   options.progressSeconds = prepared_.settings.progressSeconds;
@@ -150,6 +151,13 @@ void TrainRun::connect() {
       requests[s].hello.set_attempt(attempt);
     }
     session_.connect(std::move(requests), options);
+    if (check_ != nullptr && !mayFetchWeights()) {
+      throw RunError("fetch-not-allowed",
+                     "privacy.detect needs the body's weights, which this server does not allow "
+                     "clients to fetch",
+                     "set weights.fetch: true on the server, or --set privacy.detect=false")
+          .about("privacy.detect");
+    }
     for (std::size_t b = 0; b < prepared_.bodies.size(); ++b) {
       checkAnswer(answer(b), prepared_.bodies[b]);
     }
@@ -450,10 +458,18 @@ void TrainRun::start(DecideFunction decide, const Options& options) {
       checkpointer->saved(body, each);
     };
   }
+  StepFetch stepFetch = options.stepFetch;
+  std::vector<TrafficObserver*> observers;
+  if (traffic_ != nullptr) observers.push_back(traffic_);
+  if (check_ != nullptr) {
+    observers.push_back(check_);
+    stepFetch = [this](std::uint64_t step) {
+      return check_->isDue(step) ? std::optional(kWeightsBody) : std::nullopt;
+    };
+  }
   session_.start(prepared_.plan, prepared_.bodies, options.errorEvery,
-                 clientActions(stage_, prepared_.threads, std::move(decide)),
-                 options.fetchGradients, files_, std::move(saved), options.traffic,
-                 joins_ ? stateBytes_ : 0);
+                 clientActions(stage_, prepared_.threads, std::move(decide)), std::move(stepFetch),
+                 files_, std::move(saved), std::move(observers), joins_ ? stateBytes_ : 0);
 }
 
 // For the report: who takes part, as far as it is known, and for whom the others wait.
@@ -758,6 +774,9 @@ MicroBatch TrainRun::beginBatch(Phase phase, std::uint64_t step, const Batch& ba
   stage_.beginBatch(view, step);
   if (phase == Phase::train) session_.sendSamples(step, batch.numbers);
   if (traffic_ != nullptr) traffic_->begin(at, share, batch);
+  if (check_ != nullptr && phase == Phase::train) {
+    check_->begin(step, !session_.isFetchingWeights());
+  }
   session_.beginBatch(at);
   return at;
 }

@@ -19,7 +19,9 @@
 #include "client/run/prepare.h"
 #include "client/run/run_history.h"
 #include "client/run/session.h"
+#include "client/run/traffic_recording.h"
 #include "client/train/checkpointer.h"
+#include "client/train/gradient_check.h"
 #include "common/files/record.h"
 #include "common/model/stage/stage.h"
 #include "common/record/run_files.h"
@@ -36,14 +38,15 @@ class TrainRun {
 
   // Loads the initial weights of head and tail if the configuration has any. Then connects to the
   // servers and sends Hello, and retries for connect.retry_seconds. On failure, calls
-  // removeUnbegun() and throws RunError or UsageError with the reason.
-  void connect();
+  // removeUnbegun() and throws RunError or UsageError with the reason. `check`: of the server's
+  // gradients, which needs a server that lets clients fetch weights; borrowed; null: not checked.
+  void connect(GradientCheck* check = nullptr);
 
   // What this client announces as a member of its cohort. Call instead of connect().
   wire::Member announcement();
 
   struct Options {
-    bool fetchGradients = false;       // fetches grads/body before each decision
+    StepFetch stepFetch = nullptr;     // see Coordinator; not with a GradientCheck
     std::uint32_t errorEvery = 0;      // measures a codec's error on one tensor in N; 0: never
     std::size_t rotateBytes = 0;       // see Recorder::table()
     std::shared_ptr<Metrics> metrics;  // observes the run; may be null
@@ -106,6 +109,7 @@ class TrainRun {
   const Datasets& data() const { return prepared_.data; }
   ClientStage& stage() { return stage_; }
   ClientSession& session() { return session_; }
+  GradientCheck* check() { return check_; }  // null: there is none
   // After connect(): a server's answer to the Hello.
   const wire::HelloOk& answer(std::size_t body = 0) const { return session_.answer(body); }
   // After connect(). Whether all servers allow the client to fetch weights, or to make checkpoints.
@@ -158,6 +162,7 @@ class TrainRun {
   ClientSession session_;
   std::shared_ptr<RunFiles> files_;
   TrafficRecording* traffic_ = nullptr;
+  GradientCheck* check_ = nullptr;
 };
 
 // A loaded batch in the form that stages take. Borrows the batch's memory.

@@ -55,6 +55,7 @@ void Trainer::start(const TrainRun::Options& options) {
 
 StepDecision Trainer::decide(const std::vector<BodyDone>& bodies) {
   const std::uint64_t step = bodies.front().step;
+  checkGradients(step);
   const GradientReport head = run_.stage().headReport();
   result_.clientMemory = head.peakMemory;
   for (const BodyDone& body : bodies)
@@ -71,6 +72,13 @@ StepDecision Trainer::decide(const std::vector<BodyDone>& bodies) {
     }
   }
   return decision;
+}
+
+void Trainer::checkGradients(std::uint64_t step) {
+  GradientCheck* const check = run_.check();
+  if (check == nullptr || !check->isDue(step)) return;
+  const Blob weights = session_.blobsOfStep().front();
+  check->check(open_.front().at, weights.bytes);
 }
 
 TrainResult Trainer::run() {

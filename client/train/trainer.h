@@ -106,6 +106,7 @@ class Trainer {
 
  private:
   StepDecision decide(const std::vector<BodyDone>& bodies);
+  void checkGradients(std::uint64_t step);
   std::unique_ptr<Loader> trainingLoader(std::uint64_t epoch, std::uint64_t firstBatch = 0) const;
   void beginEpoch();
   void trainEpoch(std::uint64_t epoch);

@@ -29,9 +29,9 @@ Flow requestOf(Flow flow, const Place& body) {
 }  // namespace
 
 Coordinator::Coordinator(const EngineOptions& options, const std::vector<BodyPeer>& bodies,
-                         bool fetchGradients)
+                         StepFetch stepFetch)
     : Engine(options, clientRows(placesOf(bodies))),
-      fetchGradients_(fetchGradients),
+      stepFetch_(std::move(stepFetch)),
       all_(placeOfAll(placesOf(bodies))),
       bodies_(replicasOf(bodies)) {
   for (const BodyPeer& body : bodies) {
@@ -68,7 +68,7 @@ void Coordinator::fetch(Flow flow, std::size_t body) {
 
 void Coordinator::sendWeights(SharedBytes weights, std::size_t body) {
   assert(options_.initialWeights && !peers_[body].weightsInPlace);
-  peers_[body].link->send(Blob{kWeightsBody, {weights->data(), weights->size()}, weights});
+  peers_[body].link->send(Blob{kWeightsBody, {weights->data(), weights->size()}, weights, true});
 }
 
 void Coordinator::resume(const EngineState& state) {
@@ -175,19 +175,26 @@ void Coordinator::receiveBodyDone(std::size_t from, const BodyDone& done) {
                                      " arrived before all of " + flowName(last) + " was sent");
   }
   bodies_.reported(from, done);
-  fetchGradientsOf(from);
+  fetchForStep(from);
 }
 
-// Call after each BodyDone and StepOk. Fetches the gradients of a step once the body has reported
-// on it and has confirmed the step before.
-void Coordinator::fetchGradientsOf(std::size_t from) {
+std::optional<Flow> Coordinator::flowOfStep(std::uint64_t step) const {
+  return stepFetch_ ? stepFetch_(step) : std::nullopt;
+}
+
+// Call after each BodyDone and StepOk. Fetches what StepFetch wants of a step once the body has
+// reported on it and has confirmed the step before.
+void Coordinator::fetchForStep(std::size_t from) {
   Peer& peer = peers_[from];
   const BodyDone* const done = bodies_.next(from);
   const bool isNext = done != nullptr && done->step == bodies_.lastApplied(from) + 1;
-  if (!fetchGradients_ || !isNext || peer.fetching || peer.hasGradients) return;
+  if (!isNext || peer.fetching || peer.hasStepBlob) return;
+  const std::optional<Flow> flow = flowOfStep(done->step);
+  if (!flow) return;
   peer.blob.reset();
-  peer.fetching = kGradsBody;
-  peer.link->send(Fetch{kGradsBody});
+  peer.fetching = *flow;
+  peer.fetchesForStep = true;
+  peer.link->send(Fetch{*flow});
 }
 
 void Coordinator::receiveStepOk(std::size_t from, const StepOk& ok) {
@@ -208,7 +215,7 @@ void Coordinator::receiveStepOk(std::size_t from, const StepOk& ok) {
            "StepOk " + std::to_string(ok.step) + " arrived after StepOk " + std::to_string(last));
   }
   bodies_.applied(from, ok);
-  fetchGradientsOf(from);
+  fetchForStep(from);
 }
 
 void Coordinator::receiveStep(std::size_t from, const StepDecision& decision) {
@@ -231,7 +238,7 @@ void Coordinator::receiveBlob(std::size_t from, Blob&& blob) {
     refuse("unexpected-message", flowName(blob.flow) + " arrived without a Fetch");
   }
   peer.fetching.reset();
-  peer.hasGradients = blob.flow == kGradsBody;
+  peer.hasStepBlob = std::exchange(peer.fetchesForStep, false);
   peer.blob = std::move(blob);
 }
 
@@ -302,14 +309,13 @@ void Coordinator::obey() {
 bool Coordinator::mayDecide() const {
   return isOldestComputed() && bodies_.areComplete() &&
          (!options_.member || sum_ == Sum::inPlace) && (!obeys() || obeyed_) &&
-         (!fetchGradients_ || std::all_of(peers_.begin(), peers_.end(),
-                                          [](const Peer& peer) { return peer.hasGradients; }));
+         (!flowOfStep(applied_ + 1) || std::ranges::all_of(peers_, &Peer::hasStepBlob));
 }
 
 Work Coordinator::beginDecision() {
   assert(state_ == State::running && mayDecide());
   decided_ = bodies_.take();
-  for (Peer& peer : peers_) peer.hasGradients = false;
+  for (Peer& peer : peers_) peer.hasStepBlob = false;
   state_ = State::deciding;
   return workOf(ActionKind::decide, decided_);
 }
@@ -360,7 +366,7 @@ void Coordinator::finish(Work&& work, Result&& result, double) {
       const auto bytes = std::get<SharedBytes>(std::move(result));
       assert(sum_ == Sum::exporting);
       sum_ = Sum::requested;
-      peers_.front().link->send(Blob{kPartsClient, {bytes->data(), bytes->size()}, bytes});
+      peers_.front().link->send(Blob{kPartsClient, {bytes->data(), bytes->size()}, bytes, true});
       return;
     }
     case ActionKind::importBlob:

@@ -48,13 +48,16 @@ struct BodyPeer {
   Replica replica = {};
 };
 
+// What is fetched from every body before this step is decided: grads/body, or the weights/body that
+// the step was computed with; nullopt: nothing. May be called several times for a step.
+using StepFetch = std::function<std::optional<Flow>(std::uint64_t step)>;
+
 class Coordinator : public Engine {
  public:
   // `bodies`: in model order, and the replicas of a body in rank order; a body's index is the
-  // `peer` argument of receive(). `fetchGradients`: whether grads/body of every body is
-  // fetched before each step is decided; for `verify`.
+  // `peer` argument of receive(). `stepFetch`: empty: nothing is fetched before a step is decided.
   Coordinator(const EngineOptions& options, const std::vector<BodyPeer>& bodies,
-              bool fetchGradients = false);
+              StepFetch stepFetch = nullptr);
 
   // Whether begin() may start this batch: no other one is in progress, or, with staleness, fewer
   // than D + 1 training steps are.
@@ -79,7 +82,7 @@ class Coordinator : public Engine {
   // Every body must have been restored to the same step.
   void restore(const EngineState& state) override;
 
-  // The answer to the last Fetch (including grads/body of the step being decided); empty until it
+  // The answer to the last Fetch (including that of the step being decided); empty until it
   // arrives, and empty again when the next training batch starts while no batch is in progress.
   const std::optional<Blob>& blob(std::size_t body = 0) const { return peers_[body].blob; }
   // Whether a step is decided but not yet applied here.
@@ -106,7 +109,8 @@ class Coordinator : public Engine {
     Replica replica;
     bool weightsInPlace = true;
     std::optional<Flow> fetching;
-    bool hasGradients = false;  // `blob` has those of the oldest step
+    bool fetchesForStep = false;  // see StepFetch
+    bool hasStepBlob = false;     // `blob` is that of the oldest step, see StepFetch
     std::optional<Blob> blob;
   };
 
@@ -125,7 +129,8 @@ class Coordinator : public Engine {
   const Place& servedPlace(const Peer& peer) const;
   void receiveTensor(std::size_t from, TensorMessage&& message);
   void receiveBodyDone(std::size_t from, const BodyDone& done);
-  void fetchGradientsOf(std::size_t peer);
+  std::optional<Flow> flowOfStep(std::uint64_t step) const;
+  void fetchForStep(std::size_t peer);
   void receiveStepOk(std::size_t from, const StepOk& ok);
   void receiveStep(std::size_t from, const StepDecision& decision);
   void receiveBlob(std::size_t from, Blob&& blob);
@@ -143,7 +148,7 @@ class Coordinator : public Engine {
   std::optional<Work> nextWork() override;
   void finish(Work&& work, Result&& result, double seconds) override;
 
-  const bool fetchGradients_;
+  const StepFetch stepFetch_;
   const Place all_;  // from the first body to the last one
   std::vector<Peer> peers_;
   BodyReports bodies_;

@@ -115,6 +115,8 @@ struct Blob {
   Flow flow = kWeightsBody;
   std::span<const std::byte> bytes;
   std::shared_ptr<const void> owner;
+  // Whether no step can end, or begin, before it has arrived. If not, it must not delay steps.
+  bool isAwaited = false;
 };
 
 using Message = std::variant<TensorMessage, BodyDone, StepDecision, StepOk, Fetch, Blob, Resume,

@@ -201,11 +201,12 @@ void Participant::receiveFetch(std::size_t from, const Fetch& fetch) {
     refuse("unexpected-message", "a second Fetch arrived before the first was answered");
   }
   const bool ofWeights = fetch.flow == kWeightsBody;
+  const bool isReported = reported_ > applied_;
   // A tensor from another server, or of another member, may have begun the next batch before. The
   // weights are the same: its update needs this sender.
   const bool mayOvertake = options_.hasEdgeBefore || links_.size() > 1;
   const bool isBetween = state_ == State::idle || (mayOvertake && state_ == State::running);
-  if (ofWeights ? !isBetween : reported_ <= applied_) {
+  if (!isReported && !(ofWeights && isBetween)) {
     refuse("unexpected-message", "Fetch of " + flowName(fetch.flow) +
                                      (ofWeights ? " arrived in the middle of a batch"
                                                 : " did not arrive between BodyDone and Step"));
@@ -259,8 +260,8 @@ std::optional<Work> Participant::nextWork() {
     early_.erase(next);
     receiveTensor(peer, std::move(message));
   }
-  // Gradients are requested before the Step, and the update clears them.
-  if (!fetches_.empty() && fetches_.front().second.flow == kGradsBody) return exportWork();
+  // A Fetch between BodyDone and Step asks for what the update changes.
+  if (!fetches_.empty() && reported_ > applied_) return exportWork();
   if (state_ == State::decided) {
     assert(decision_.step == applied_ + 1 && reported_ >= decision_.step);
     state_ = State::updating;
@@ -349,14 +350,15 @@ void Participant::finish(Work&& work, Result&& result, double seconds) {
       isExporting_ = false;
       const std::size_t fetcher = fetches_.front().first;
       fetches_.pop_front();
+      const bool isAwaited = reported_ > applied_;
       links_[fetcher]->send(
-          Blob{std::get<Flow>(work.input), {bytes->data(), bytes->size()}, bytes});
+          Blob{std::get<Flow>(work.input), {bytes->data(), bytes->size()}, bytes, isAwaited});
       return;
     }
     case ActionKind::sum: {
       const auto bytes = std::get<SharedBytes>(std::move(result));
       for (const auto& link : links_) {
-        link->send(Blob{kSumsClient, {bytes->data(), bytes->size()}, bytes});
+        link->send(Blob{kSumsClient, {bytes->data(), bytes->size()}, bytes, true});
       }
       return;
     }

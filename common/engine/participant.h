@@ -34,8 +34,8 @@
 // each Step from member 0 on to the others.
 //
 // Two more actions run outside of this table. Once, before the first batch, initial weights are
-// imported or a checkpoint is restored. A Fetch of weights/body is answered between batches, a
-// Fetch of grads/body between BodyDone and Step of the oldest step.
+// imported or a checkpoint is restored. A Fetch of weights/body is answered between batches, and,
+// like one of grads/body, between BodyDone and Step of the oldest step.
 #pragma once
 
 #include <deque>

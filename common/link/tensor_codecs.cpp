@@ -155,7 +155,7 @@ TensorCodecs::EncodedTensor TensorCodecs::encode(const Key& key, const TensorVie
   if (how.mayHaveState() && encoded.state) stagedStates_[{key.flow, key.i}] = encoded.state;
 
   const bool hasSnr = isMeasured(how) || options_.isWatched(key);
-  if ((hasSnr && view.spec.dtype == DType::f32) || options_.recordTraffic) {
+  if ((hasSnr && view.spec.dtype == DType::f32) || options_.isObserved(key)) {
     std::optional<SampleHistory> historyBefore = history;
     const Buffer decoded = decodeSent(how, contextOf(key, historyBefore), state, cutBefore,
                                       view.spec, result.bytes.span());
@@ -163,7 +163,7 @@ TensorCodecs::EncodedTensor TensorCodecs::encode(const Key& key, const TensorVie
       Buffer copy;
       result.snrDb = snrDb(inHostMemory(how, view, copy), decoded.data());
     }
-    record(how, {decoded.data(), view.spec});
+    observe(how, {decoded.data(), view.spec});
   }
   stageRows(key, std::move(history));
   forgetCutAfter(key);
@@ -223,11 +223,16 @@ TensorView TensorCodecs::inHostMemory(const How& how, const TensorView& view, Bu
   return {copy.data(), view.spec};
 }
 
-void TensorCodecs::record(const How& how, const TensorView& view) const {
-  if (!options_.recordTraffic) return;
+void TensorCodecOptions::observe(const Key& key, CodecLevel level, const TensorView& tensor) const {
+  for (TrafficObserver* const each : observers) {
+    if (each->wants(key)) each->crossed(key, codec(key.flow, level).spec(), level, tensor);
+  }
+}
+
+void TensorCodecs::observe(const How& how, const TensorView& view) const {
+  if (!options_.isObserved(how.key)) return;
   Buffer copy;
-  options_.recordTraffic(how.key, options_.codec(how.key.flow, how.level).spec(), how.level,
-                         inHostMemory(how, view, copy));
+  options_.observe(how.key, how.level, inHostMemory(how, view, copy));
 }
 
 // ---- Decoding ----
@@ -250,7 +255,7 @@ TensorCodecs::DecodedTensor TensorCodecs::decode(const Key& key, std::span<const
   if (how.mayHaveState() && after) stagedStates_[{key.flow, key.i}] = std::move(after);
   stageRows(key, std::move(history));
   forgetCutAfter(key);
-  record(how, payload.view());
+  observe(how, payload.view());
   return {std::move(payload), begin, end};
 }
 

@@ -2,6 +2,7 @@
 // the next. One thread at a time: the session's codec queue.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <exception>
 #include <functional>
@@ -17,6 +18,7 @@
 
 #include "common/codec/codec_plan.h"
 #include "common/codec/sample_cache.h"
+#include "common/codec/traffic_observer.h"
 #include "common/core/clock.h"
 #include "common/engine/messages.h"
 #include "common/link/codec_levels.h"
@@ -44,13 +46,7 @@ struct TensorCodecOptions {
   // In every N-th training step, also measures the SNR of the first micro-batch's tensors in flows
   // that have levels, and sends it with the tensor; 0: never.
   std::uint64_t watchEvery = 0;
-  // Called with each tensor of a step that this side sends or receives, in host memory, as its
-  // receiver decodes it, before it is queued or delivered: in the codec queue, or for the codec
-  // `none` on the sending thread and the io thread. The tensor is borrowed. Not called for tensors
-  // that the client passes on from one server to another. Null: not called.
-  std::function<void(const Key& key, const std::string& codec, CodecLevel level,
-                     const TensorView& tensor)>
-      recordTraffic;
+  std::vector<TrafficObserver*> observers;  // borrowed
   // Account that is charged for the host memory that the session holds; null: nothing is charged.
   std::shared_ptr<MemoryAccount> account;
 
@@ -59,6 +55,11 @@ struct TensorCodecOptions {
     return watchEvery > 0 && key.phase == Phase::train && key.i < replicas &&
            key.step % watchEvery == 0;
   }
+  bool isObserved(const Key& key) const {
+    return std::ranges::any_of(observers, [&](const auto* each) { return each->wants(key); });
+  }
+  // Passes the tensor to the observers that want it.
+  void observe(const Key& key, CodecLevel level, const TensorView& tensor) const;
   bool isWatched(const Key& key) const { return isOfWatchedStep(key) && hasLevels(key.flow); }
   bool hasLevels(Flow flow) const {
     const FlowCodec* codec = codecs.find(flow);  // null for flows without a codec, such as weights
@@ -158,7 +159,7 @@ class TensorCodecs {
                     const CutContext& cut, const TensorSpec& spec,
                     std::span<const std::byte> encoded) const;
   TensorView inHostMemory(const How& how, const TensorView& view, Buffer& copy) const;
-  void record(const How& how, const TensorView& view) const;
+  void observe(const How& how, const TensorView& view) const;
   struct Room {
     MutableTensorView out;
     Payload payload;  // shares the payload's memory

@@ -65,8 +65,8 @@ void TensorReceiver::finish(IncomingTensor&& tensor) {
       shared->message.encodedBytes = shared->buffer.span().size();
     }
     const TensorView view{shared->buffer.data(), shared->spec};
-    if (options_->recordTraffic && !shared->message.encodedBytes) {
-      options_->recordTraffic(shared->message.key(), shared->codec, shared->level, view);
+    if (!shared->message.encodedBytes) {
+      options_->observe(shared->message.key(), shared->level, view);
     }
     auto owner = std::make_shared<const Buffer>(std::move(shared->buffer));
     deliverTensor(std::move(*shared), Payload(view, std::move(owner)), wireSeconds, 0);

@@ -40,10 +40,7 @@ void TensorSender::sendTensor(TensorMessage&& message) {
     });
     return;
   }
-  if (options_->recordTraffic && !message.encodedBytes) {
-    options_->recordTraffic(message.key(), options_->codec(message.flow, level).spec(), level,
-                            view);
-  }
+  if (!message.encodedBytes) options_->observe(message.key(), level, view);
   auto encoding = std::make_shared<Encoding>();
   encoding->charge = std::move(charge);
   encoding->spec = view.spec;
@@ -81,6 +78,7 @@ void TensorSender::sendBlob(Blob&& blob) {
   encoding->message.flow = blob.flow;
   encoding->bytes = blob.bytes;
   encoding->owner = std::move(blob.owner);
+  encoding->isAwaited = blob.isAwaited;
   encoding->codec = kBlobCodec;
   codecTasks_->digest(encoding->bytes, [self = shared_from_this(), encoding](std::string sha256) {
     encoding->sha256 = std::move(sha256);
@@ -154,9 +152,7 @@ OutgoingTensor TensorSender::outgoing(const std::shared_ptr<Encoding>& encoding,
   tensor.wireBytes = encoding->wireBytes;
   tensor.owner = encoding->owner;
   tensor.priority = blob ? 0 : options_->priority(key.flow, options_->place);
-  // Blobs that the client fetches must not delay the step. The initial weights that the client
-  // sends may: no step runs before they arrive.
-  tensor.isBackground = blob && options_->role == Role::server && key.flow != kSumsClient;
+  tensor.isBackground = blob && !encoding->isAwaited;
   tensor.queuedAt = now();
   tensor.sha256 = encoding->sha256;
   // The outbox calls these from within Connection::run(), during which this object exists. Calls

@@ -66,6 +66,7 @@ class TensorSender : public std::enable_shared_from_this<TensorSender> {
     std::uint64_t written = 0;  // bytes that at least one connection has accepted
     unsigned connections = 0;   // number of connections so far, when it was queued
     bool isReleased = false;    // see release()
+    bool isAwaited = false;     // a blob, see Blob
   };
 
   MemoryCharge chargeFor(const TensorView& view) const;

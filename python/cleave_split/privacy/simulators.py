@@ -93,30 +93,47 @@ def sdar(activation: torch.Tensor, body: Callable[[torch.Tensor], torch.Tensor],
         return torch.cat([decoder(each / scale) for each in parts]), torch.cat([tail.eval()(body(each)).argmax(1) for each in parts])
 
 
-def fsha(make_head: Make, private: torch.Tensor, inputs: torch.Tensor, generator: torch.Generator, steps: int = 300, batch: int = 32,
-         rate: float = 1e-3, client_rate: float = 1e-3) -> torch.Tensor:  # fmt: skip
+class Fsha:
     """A malicious server: needs the head's architecture and inputs of the same kind as the client's, and sends gradients of its own. It trains an
-    encoder of that architecture and its inverse on its inputs, and sends the client the gradient that makes the client's activations look like the encoder's; then the inverse also inverts
-    the client's head (Pasquini et al., Unleashing the Tiger, CCS 2021). Simulates the client here, with a head of make_head() that trains on
-    the inputs `private`. Returns the server's reconstruction of them."""
+    encoder of that architecture and its inverse on its inputs, and sends the client the gradient that makes the client's activations look like
+    the encoder's; then the inverse also inverts the client's head (Pasquini et al., Unleashing the Tiger, CCS 2021)."""
+
+    def __init__(self, make_head: Make, inputs: torch.Tensor, generator: torch.Generator, rate: float = 1e-3):
+        self.inputs, self.generator = inputs, generator
+        self.encoder = seeded(make_head, generator).train()
+        shape = self.encoder(inputs[:2]).shape[1:]
+        self.decoder = seeded(lambda: _Decoder(shape, inputs.shape[1:]), generator)
+        self.discriminator = seeded(lambda: _discriminator(shape), generator)
+        self.by_pilot, self.by_judge = _adam(rate, self.encoder, self.decoder), _adam(rate / 2, self.discriminator)
+
+    def gradient(self, activation: torch.Tensor) -> torch.Tensor:
+        """Learns from the client's activations of a batch. Returns the gradient that the client gets."""
+        received = activation.detach().clone().requires_grad_()
+        _judged(self.discriminator, received, True).backward()
+        own = self.inputs[torch.randint(len(self.inputs), (len(activation),), generator=self.generator)]
+        encoded = self.encoder(own)
+        _step(self.by_pilot, F.mse_loss(self.decoder(encoded), own))
+        _step(self.by_judge, _judged(self.discriminator, encoded.detach(), True) + _judged(self.discriminator, activation.detach(), False))
+        return received.grad
+
+    def reconstruction(self, activation: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            return torch.cat([self.decoder(each) for each in activation.split(256)])
+
+
+def fsha(make_head: Make, private: torch.Tensor, inputs: torch.Tensor, generator: torch.Generator, steps: int = 300, batch: int = 32,
+         client_rate: float = 1e-3) -> torch.Tensor:  # fmt: skip
+    """Simulates a client, whose head of make_head() trains on the inputs `private`, and its server, which attacks with Fsha. Returns the
+    server's reconstruction of these inputs."""
     head = seeded(make_head, generator).train()
-    shape = head(private[:2]).shape[1:]
-    encoder = seeded(make_head, generator).train()
-    decoder = seeded(lambda: _Decoder(shape, private.shape[1:]), generator)
-    discriminator = seeded(lambda: _discriminator(shape), generator)
-    by_client, by_pilot, by_judge = _adam(client_rate, head), _adam(rate, encoder, decoder), _adam(rate / 2, discriminator)
+    server = Fsha(make_head, inputs, generator)
+    by_client = _adam(client_rate, head)
     for _ in range(steps):
-        theirs = private[torch.randint(len(private), (batch,), generator=generator)]
-        own = inputs[torch.randint(len(inputs), (batch,), generator=generator)]
-        activation = head(theirs)
-        received = activation.detach().requires_grad_()
-        _judged(discriminator, received, True).backward()
+        activation = head(private[torch.randint(len(private), (batch,), generator=generator)])
+        gradient = server.gradient(activation)
         if activation.requires_grad:
             by_client.zero_grad()
-            activation.backward(received.grad)  # what the server sends
+            activation.backward(gradient)
             by_client.step()
-        encoded = encoder(own)
-        _step(by_pilot, F.mse_loss(decoder(encoded), own))
-        _step(by_judge, _judged(discriminator, encoded.detach(), True) + _judged(discriminator, activation.detach(), False))
     with torch.no_grad():
-        return torch.cat([decoder(head(each)) for each in private.split(256)])
+        return torch.cat([server.reconstruction(head(each)) for each in private.split(256)])

@@ -84,8 +84,8 @@ void begin(TrafficRecording& recording, Phase phase, std::uint64_t step) {
 void add(TrafficRecording& recording, Phase phase, std::uint64_t step, std::uint32_t i,
          const std::vector<float>& values) {
   const TensorSpec spec{DType::f32, {static_cast<std::int64_t>(values.size())}};
-  recording.add({phase, step, i, activationAt(0)}, "block:bits=4,size=16", CodecLevel::own,
-                {reinterpret_cast<const std::byte*>(values.data()), spec});
+  recording.crossed({phase, step, i, activationAt(0)}, "block:bits=4,size=16", CodecLevel::own,
+                    {reinterpret_cast<const std::byte*>(values.data()), spec});
 }
 
 void recordStep(TrafficRecording& recording, std::uint64_t step, Phase phase = Phase::train) {
@@ -149,8 +149,8 @@ TEST_CASE("a tensor in channels_last order is recorded in the order of its shape
   begin(recording, Phase::train, 1);
   const std::vector<float> values = {0, 3, 1, 4, 2, 5, 6, 9, 7, 10, 8, 11};  // [2, 2, 3, 1]
   const TensorSpec spec{DType::f32, {2, 2, 3, 1}, MemoryOrder::channelsLast};
-  recording.add({Phase::train, 1, 0, gradientAt(1)}, "none", CodecLevel::own,
-                {reinterpret_cast<const std::byte*>(values.data()), spec});
+  recording.crossed({Phase::train, 1, 0, gradientAt(1)}, "none", CodecLevel::own,
+                    {reinterpret_cast<const std::byte*>(values.data()), spec});
   recording.finish();
   const Tensors step(recorded.file("traffic/train-000001.safetensors"));
   CHECK((valuesOf<float>(step.entries.at("gradient/1:0").bytes) ==

@@ -373,7 +373,7 @@ TEST_CASE("engines restored between two batches continue like the saved ones") {
 
 TEST_CASE("the client fetches the gradients of every body before it decides") {
   VirtualOptions options = optionsFor("priority");
-  options.fetchGradients = true;
+  options.stepFetch = [](std::uint64_t) { return kGradsBody; };
   options.bodies = 2;
   VirtualRun run(options);
   run.run(Phase::train, 1, 8);
@@ -383,6 +383,23 @@ TEST_CASE("the client fetches the gradients of every body before it decides") {
   }
   run.run(Phase::train, 2, 8);
   CHECK(run.server(1).applied() == 2);
+}
+
+TEST_CASE("the client fetches the weights that some steps were computed with") {
+  VirtualOptions options = optionsFor("priority");
+  std::vector<bool> fetched;
+  options.stepFetch = [](std::uint64_t step) -> std::optional<Flow> {
+    if (step % 2 == 1) return std::nullopt;
+    return kWeightsBody;
+  };
+  VirtualRun run(options), without(optionsFor("priority"));
+  for (std::uint64_t step = 1; step <= 4; ++step) {
+    run.run(Phase::train, step, 8);
+    without.run(Phase::train, step, 8);
+    fetched.push_back(run.client().blob().has_value());
+  }
+  CHECK(fetched == std::vector<bool>{false, true, false, true});
+  CHECK((run.weights() == without.weights()));
 }
 
 // ---- Staleness ----
@@ -462,7 +479,7 @@ TEST_CASE("with staleness, a mask crosses each cut, gradients are fetched, and a
   VirtualOptions options = optionsFor("priority");
   options.bodies = 2;
   options.cut = {{}, {"mask", false}};
-  options.fetchGradients = true;
+  options.stepFetch = [](std::uint64_t) { return kGradsBody; };
   options.jitterSeed = 4;
   CHECK((trainedStale(options, 2) == trainedStaleWhole(2, 4, 2)));
   options.headIsFrozen = true;
@@ -1085,19 +1102,22 @@ TEST_CASE("a Fetch after a Step copies the weights after its update, before the 
 }
 
 TEST_CASE(
-    "a Fetch before a Step copies the gradients before the update, even if both have arrived") {
-  Server server;
-  server.trainUntilBodyDone(1);
-  server.receive(Fetch{kGradsBody});
-  server.receive(decisionOf(1));
-  const auto copy = server.engine.next();
-  REQUIRE(copy);
-  CHECK(copy->kind == ActionKind::exportBlob);
-  CHECK_FALSE(server.engine.next());
-  server.engine.complete(copy->token, std::make_shared<const std::vector<std::byte>>(4), 0.5);
-  const auto update = server.engine.next();
-  REQUIRE(update);
-  CHECK(update->kind == ActionKind::update);
+    "a Fetch before a Step copies gradients or weights before the update, even if both have "
+    "arrived") {
+  for (const Flow flow : {kGradsBody, kWeightsBody}) {
+    Server server;
+    server.trainUntilBodyDone(1);
+    server.receive(Fetch{flow});
+    server.receive(decisionOf(1));
+    const auto copy = server.engine.next();
+    REQUIRE(copy);
+    CHECK(copy->kind == ActionKind::exportBlob);
+    CHECK_FALSE(server.engine.next());
+    server.engine.complete(copy->token, std::make_shared<const std::vector<std::byte>>(4), 0.5);
+    const auto update = server.engine.next();
+    REQUIRE(update);
+    CHECK(update->kind == ActionKind::update);
+  }
 }
 
 TEST_CASE("a Step numbered 0 is refused") {
@@ -1105,7 +1125,7 @@ TEST_CASE("a Step numbered 0 is refused") {
   CHECK(codeOf([&] { server.receive(decisionOf(0)); }) == "step-gap");
 }
 
-TEST_CASE("weights are fetched between batches only") {
+TEST_CASE("weights are not fetched while a batch is computed") {
   Server server;
   server.receive(Fetch{kWeightsBody});
   server.work();
@@ -1400,8 +1420,11 @@ TEST_CASE("with staleness, a client accepts each report once and in order") {
 }
 
 struct Client {
-  Coordinator engine{{&findSchedule("priority"), 4, 2},
-                     {{Place{}, std::make_shared<NotingLink>()}}};
+  explicit Client(StepFetch stepFetch = nullptr)
+      : engine({&findSchedule("priority"), 4, 2}, {{Place{}, std::make_shared<NotingLink>()}},
+               std::move(stepFetch)) {}
+
+  Coordinator engine;
 
   int work() {
     int actions = 0;
@@ -1435,6 +1458,36 @@ TEST_CASE("in evaluation a micro-batch is in flight until its activation/1 has a
   CHECK(client.work() == 2);
   client.engine.receive(0, tensor(activationAt(1), at(Phase::eval, 1, 0), 0));
   CHECK(client.work() == 2);
+}
+
+TEST_CASE("weights that were requested between batches are not those of a step") {
+  const std::uint64_t due = 2;
+  Client client(
+      [&](std::uint64_t step) { return step == due ? std::optional(kWeightsBody) : std::nullopt; });
+  const auto train = [&](std::uint64_t step) {
+    client.engine.begin(at(Phase::train, step, 0, 1, 1));
+    client.work();
+    client.engine.receive(0, tensor(activationAt(1), at(Phase::train, step, 0, 1, 1), step - 1));
+    client.work();
+    client.engine.receive(0, tensor(gradientAt(0), at(Phase::train, step, 0, 1, 1), step - 1));
+    client.work();
+    client.engine.receive(0, doneOf(step));
+  };
+  client.engine.fetch(kWeightsBody);
+  train(1);
+  const auto decide = client.engine.next();
+  REQUIRE(decide);
+  client.engine.receive(0, Blob{kWeightsBody, {}, nullptr});
+  client.engine.complete(decide->token, decisionOf(1), 0.5);
+  client.work();
+  client.engine.receive(0, StepOk{1});
+  train(2);
+  CHECK_FALSE(client.engine.next());  // the weights of step 2 have not arrived
+  client.engine.receive(0, Blob{kWeightsBody, {}, nullptr});
+  const auto second = client.engine.next();
+  REQUIRE(second);
+  CHECK(second->kind == ActionKind::decide);
+  CHECK(client.engine.blob());
 }
 
 TEST_CASE("the client refuses repeated messages") {

@@ -194,7 +194,7 @@ TensorCodecOptions optionsWith(const std::string& activation, const std::string&
 
 // The batches of a run over both activations of a link. The client encodes activation/0 and decodes
 // activation/1.
-class Link {
+class Link : private TrafficObserver {
  public:
   // With a folder, both sides keep samples in files there.
   explicit Link(const std::string& activation, const std::string& folder = "")
@@ -246,11 +246,12 @@ class Link {
 
  private:
   TensorCodecOptions recording(TensorCodecOptions options) {
-    options.recordTraffic = [this](const Key&, const std::string&, CodecLevel,
-                                   const TensorView& tensor) {
-      recorded_.emplace_back(tensor.data, tensor.data + tensor.spec.bytes());
-    };
+    options.observers = {this};
     return options;
+  }
+  bool wants(const Key&) const override { return true; }
+  void crossed(const Key&, const std::string&, CodecLevel, const TensorView& tensor) override {
+    recorded_.emplace_back(tensor.data, tensor.data + tensor.spec.bytes());
   }
 
   void send(std::uint64_t step, std::uint32_t i, Flow flow, TensorCodecs& from, TensorCodecs& to,

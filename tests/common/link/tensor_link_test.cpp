@@ -131,9 +131,11 @@ float firstValue(const Payload& payload) {
 }
 
 // What a side has recorded of the traffic: codec and bytes by key.
-class Traffic {
+class Traffic : public TrafficObserver {
  public:
-  void add(const Key& key, const std::string& codec, const TensorView& tensor) {
+  bool wants(const Key&) const override { return true; }
+  void crossed(const Key& key, const std::string& codec, CodecLevel,
+               const TensorView& tensor) override {
     const std::lock_guard lock(mutex_);
     const bool isNew =
         seen_.try_emplace(key, codec, std::vector(tensor.data, tensor.data + tensor.spec.bytes()))
@@ -165,8 +167,7 @@ struct Side {
     options.levels = levels;
     if (onDevice) useTurnedCodecs(options);
     options.progress = progress;
-    options.recordTraffic = [this](const Key& key, const std::string& used, CodecLevel,
-                                   const TensorView& tensor) { traffic.add(key, used, tensor); };
+    options.observers = {&traffic};
     staysOnDevice = onDevice && codec != "none";
     trace = options.trace = std::make_shared<TraceRecorder>(TraceWindow{2, 3});
     link = std::make_shared<TensorLink>(
@@ -195,7 +196,7 @@ struct Side {
 
   std::unique_ptr<Engine> coordinator(const EngineOptions& options) {
     auto made = std::make_unique<Coordinator>(options, std::vector<BodyPeer>{{Place{}, link}},
-                                              /*fetchGradients=*/true);
+                                              [](std::uint64_t) { return kGradsBody; });
     client = made.get();
     return made;
   }

@@ -198,7 +198,7 @@ VirtualRun::VirtualRun(const VirtualOptions& options) : options_(options) {
       peers.push_back({places_[s], std::make_shared<Link>(*this, downTo(m, s) + 1), replicas_[s]});
     }
     if (members > 1) engine.member = static_cast<std::uint32_t>(m);
-    auto client = std::make_unique<Coordinator>(engine, peers, options.fetchGradients);
+    auto client = std::make_unique<Coordinator>(engine, peers, options.stepFetch);
     clients_.push_back(client.get());
     sides_[m].engine = std::move(client);
     sides_[m].versions[0] = {parts.front().weight, parts.back().weight};

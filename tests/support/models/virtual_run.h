@@ -45,7 +45,7 @@ struct VirtualOptions {
   double tensorSeconds = 0;  // time for which a tensor occupies its direction
   double latency = 0;
   std::uint64_t jitterSeed = 0;  // if not 0, durations are multiplied by a random factor in [0, 2)
-  bool fetchGradients = false;
+  StepFetch stepFetch = nullptr;
   std::uint32_t staleness = 0;
   bool hasEdges = false;                         // neighbouring bodies have direct links
   std::uint32_t replicas = 1;                    // of each body; without direct links
