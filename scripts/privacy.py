@@ -8,6 +8,7 @@ If interrupted, the same command resumes. Needs PyTorch and the built programs. 
 
 import argparse
 import csv
+import itertools
 import json
 import pathlib
 import subprocess
@@ -36,8 +37,20 @@ CODECS = {
     "uniform2": "uniform:bits=2",
     "delta": "{activation/0: 'delta(block:bits=2)', activation/1: 'delta(block:bits=2)', gradient/0: 'block:bits=2', gradient/1: 'block:bits=2'}",
 }
+DEFENCES = {
+    "noise 0.5": "{kind: noise, deviation: 0.5}",
+    "noise 1": "{kind: noise, deviation: 1}",
+    "noise 2": "{kind: noise, deviation: 2}",
+    "noise 4": "{kind: noise, deviation: 4}",
+    "distance correlation 1": "{kind: distance_correlation, weight: 1}",
+    "distance correlation 10": "{kind: distance_correlation, weight: 10}",
+    "max norm": "{kind: max_norm}",
+    "gradient noise 0.5": "{kind: gradient_noise, deviation: 0.5}",
+    "gradient noise 1": "{kind: gradient_noise, deviation: 1}",
+    "gradient noise 3": "{kind: gradient_noise, deviation: 3}",
+}
 EPOCHS, BATCH, PER_CLASS = 4, 50, 100  # 80 steps with 1,000 samples
-COLUMNS = ("cut", "codec", "flow", "epochs", "attack", "finds", "metric", "value", "low", "high", "baseline", "advantage", "samples", "top1", "bytes")
+COLUMNS = ("cut", "codec", "defence", "flow", "epochs", "attack", "finds", "metric", "value", "low", "high", "baseline", "advantage", "samples", "top1", "bytes")
 
 
 def layers(width=WIDTH):
@@ -60,7 +73,7 @@ def part(begin, end, weights=None):
     return module.eval()
 
 
-def train(programs, folder, cut, codec):
+def train(programs, folder, cut, codec, defence):
     """A run with its recording; nothing if both are there."""
     if (folder / "run/summary.json").exists():
         return
@@ -68,19 +81,24 @@ def train(programs, folder, cut, codec):
         subprocess.run(["rm", "-rf", folder / name], check=True)
     settings = {"model.width": WIDTH, "model.cuts": CUTS[cut], "codec": CODECS[codec], "data.train.per_class": PER_CLASS, "train.batch": BATCH,
                 "train.micro_batches": 2, "train.epochs": EPOCHS, "data.holdout": 500, "threads": "{client: 1, server: 1}"}  # fmt: skip
+    if defence:
+        key = folder / "key"
+        key.write_text("7" * 64)
+        key.chmod(0o600)
+        settings |= {"privacy.defence": DEFENCES[defence], "privacy.key_file": key}
     sets = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
     subprocess.run([programs / "cleave-client", "train", "--config", ROOT / "configs/fashion_mnist.yaml", *sets, "--run-dir", folder / "run", "--quiet",
                     "--record-traffic", folder / "recording", "--record-inputs"], check=True, stdout=subprocess.DEVNULL)  # fmt: skip
 
 
-def rows_of(folder, cut, codec, attacks):
+def rows_of(folder, cut, codec, defence, attacks):
     weights = read_safetensors(folder / "run/model.safetensors")
     begin, end = CUTS[cut]
     known = Model(head=part(0, begin, weights), body=part(begin, end, weights), make_head=lambda: part(0, begin),
                   make_tail=lambda: nn.Linear(36 * WIDTH, 10))  # fmt: skip
     result = audit([folder / "recording"], folder / "audit", model=known, runs=[folder / "run"], attacks=attacks)
     summary = json.loads((folder / "run/summary.json").read_text())
-    run = {"cut": cut, "codec": codec, "top1": summary["eval"]["top1"], "bytes": summary["tensor_bytes_up"] + summary["tensor_bytes_down"]}
+    run = {"cut": cut, "codec": codec, "defence": defence, "top1": summary["eval"]["top1"], "bytes": summary["tensor_bytes_up"] + summary["tensor_bytes_down"]}
     return [{**row, **run} for row in result["rows"]]
 
 
@@ -91,9 +109,10 @@ def worst(own, finds, epochs):
 
 
 def cells(rows):
-    """The rows of each cut and codec."""
-    for cut, codec in dict.fromkeys((row["cut"], row["codec"]) for row in rows):
-        yield cut, codec, [row for row in rows if (row["cut"], row["codec"]) == (cut, codec)]
+    """The rows of each cut, codec and defence, with the name of the last two."""
+    which = ("cut", "codec", "defence")
+    for cell in dict.fromkeys(tuple(row[each] for each in which) for row in rows):
+        yield cell[0], cell[2] or cell[1], [row for row in rows if tuple(row[each] for each in which) == cell]
 
 
 def chart(rows, file):
@@ -130,7 +149,7 @@ def table(rows):
     def text(found):
         return f"{found['value']:.2f} ({found['low']:.2f} to {found['high']:.2f})" if found else "none applies"
 
-    lines = ["| Cut | Codec | Top-1 | MB | Labels | Inputs, last epoch | Inputs, all epochs |", "|---|---|---|---|---|---|---|"]
+    lines = ["| Cut | Codec, or defence | Top-1 | MB | Labels | Inputs, last epoch | Inputs, all epochs |", "|---|---|---|---|---|---|---|"]
     for cut, codec, own in cells(rows):
         first = own[0]
         lines.append(f"| {cut} | {codec} | {100 * first['top1']:.1f} % | {first['bytes'] / 1e6:.1f} | {text(worst(own, 'label', 'last'))} | "
@@ -144,22 +163,22 @@ def main():
     parser.add_argument("--output", type=pathlib.Path, default=pathlib.Path("privacy-results"))
     parser.add_argument("--cut", action="append", choices=CUTS, help="only this cut; repeatable")
     parser.add_argument("--codec", action="append", choices=CODECS, help="only this codec; repeatable")
+    parser.add_argument("--defence", action="append", choices=["none", *DEFENCES], help="with this defence instead of none; repeatable")
     parser.add_argument("--attack", action="append", default=[], help="only this attack; repeatable")
     parser.add_argument("--chart", metavar="FILE.svg", help="also draw the results; needs matplotlib")
     options = parser.parse_args()
     torch.set_num_threads(1)
     rows = []
-    for cut in options.cut or CUTS:
-        for codec in options.codec or CODECS:
-            folder = (options.output / f"cut{cut}-{codec}").resolve()
-            folder.mkdir(parents=True, exist_ok=True)
-            train(options.programs.resolve(), folder, cut, codec)
-            rows += rows_of(folder, cut, codec, options.attack)
-            with open(options.output / "results.csv", "w", newline="") as file:
-                writer = csv.DictWriter(file, COLUMNS, lineterminator="\n", extrasaction="ignore")
-                writer.writeheader()
-                writer.writerows(rows)
-            (options.output / "results.md").write_text(table(rows))
+    for cut, codec, defence in itertools.product(options.cut or CUTS, options.codec or CODECS, [each.replace("none", "") for each in options.defence or ["none"]]):
+        folder = (options.output / "-".join(filter(None, [f"cut{cut}", codec, defence.replace(" ", "-")]))).resolve()
+        folder.mkdir(parents=True, exist_ok=True)
+        train(options.programs.resolve(), folder, cut, codec, defence)
+        rows += rows_of(folder, cut, codec, defence, options.attack)
+        with open(options.output / "results.csv", "w", newline="") as file:
+            writer = csv.DictWriter(file, COLUMNS, lineterminator="\n", extrasaction="ignore")
+            writer.writeheader()
+            writer.writerows(rows)
+        (options.output / "results.md").write_text(table(rows))
     print(table(rows), end="")
     if options.chart:
         chart(rows, options.chart)

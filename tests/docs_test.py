@@ -74,7 +74,7 @@ class Programs:
         def listed(key, text):
             ended = self.run(*command, "--set", f"{key}=1")
             found = re.search(text + r" ([^\n]*)\n", ended.stderr + "\n")
-            return set(found[1].replace("[0]", "").split(", ")) if ended.returncode == 2 and found else set()
+            return set(re.sub(r"\[\d\]", "", found[1]).split(", ")) if ended.returncode == 2 and found else set()
 
         unknown = "z" * 60
         parts = set(only) or listed(unknown, "known keys begin with")
@@ -105,11 +105,13 @@ class Programs:
                                 only=("keep", "train", "model", "eval"))  # fmt: skip
         for insert in ("kind: conv, channels: 1", "kind: linear, rank: 1", "kind: decaying, rank: 1, every_steps: 1"):
             keys |= self.known_keys("cleave-client", "train", "--dry-run", "--config", "synthetic.yaml", "--set", f"insert={{cut: 0, {insert}}}", only=("insert",))
+        keys |= self.known_keys("cleave-client", "train", "--dry-run", "--config", "synthetic.yaml", "--set", "privacy.key_file=key",
+                                "--set", "privacy.defence=[{kind: noise, deviation: 1}, {kind: distance_correlation, weight: 1}]", only=("privacy",))  # fmt: skip
         for model in self.ask_json("models")["models"]:
             keys |= {f"model.{name}" for name in re.findall(r"(\w+)=", model["parameters"])}
         for optimizer in self.ask_json("optimizers")["optimizers"]:
             keys |= {f"train.optimizer.{name}" for name in re.findall(r"(?:^|, )(\w+) ", optimizer["parameters"])}
-        return keys - {"weights", "insert"}  # a map, or a short form of weights.file; a map, or a list of maps
+        return keys - {"weights", "insert", "privacy.defence"}  # a map, or a short form of weights.file; a map, or a list of maps
 
     def client_defaults(self):
         """The defaults of all optional keys, from the output of --dry-run."""

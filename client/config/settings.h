@@ -133,6 +133,8 @@ struct ClientSettings : Experiment {
   AutoBudget autoBudget;  // of all these flows
   QualitySettings quality;
   DetectionSettings detection;
+  std::vector<DefenceSpec> defences;
+  std::string defenceKeyFile;  // of what they draw
   std::string device = "cpu";  // device of head and tail
   int clientThreads = 0;
   std::uint32_t errorEvery = 100;

@@ -18,7 +18,8 @@ const ConfigTable<ClientSettings>& table() {
     ConfigTable<ClientSettings> made;
     for (const auto add :
          {client_keys::addRunAndModel, client_keys::addData, client_keys::addTraining,
-          client_keys::addCodecs, client_keys::addDeviceAndLink, client_keys::addRecords}) {
+          client_keys::addCodecs, client_keys::addDeviceAndLink, client_keys::addRecords,
+          client_keys::addPrivacy}) {
       add(made);
     }
     return made;

@@ -4,6 +4,7 @@
 #include <spdlog/fmt/fmt.h>
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -26,11 +27,22 @@ void addScores(Table& table);  // between the rows of addTraining()
 void addCodecs(Table& table);
 void addDeviceAndLink(Table& table);
 void addRecords(Table& table);
+void addPrivacy(Table& table);
 
 // Adds the rows of the experiment's fields whose names begin like this.
 void addFields(Table& table, std::string_view prefix);
 void addPrecision(Table& table, const std::string& name, Precision Settings::*field,
                   const std::string& meaning);
+
+// The parameters of one kind of a list's elements.
+struct KindParameters {
+  std::string_view name;
+  std::span<const InsertParameterRow> rows;
+};
+double readParameter(Config& config, const std::string& path, const InsertParameterRow& row);
+// Adds a row "LIST.PARAMETER" per parameter. `isSent`: KeyMark::sent.
+void addParameterKeys(Table& table, const std::string& list,
+                      const std::vector<KindParameters>& kinds, bool isSent);
 
 // The field of a row that is a member of a member of the settings, and so on.
 template <typename... Members>

@@ -132,14 +132,6 @@ void addModelParameters(Table& table) {
   }
 }
 
-double readParameter(Config& config, const std::string& path, const InsertParameterRow& row) {
-  if (!row.isWhole) return config.number(path, row.min, row.max, row.defaultValue);
-  std::optional<std::int64_t> defaultValue;
-  if (row.defaultValue) defaultValue = static_cast<std::int64_t>(*row.defaultValue);
-  return static_cast<double>(config.integer(path, static_cast<std::int64_t>(row.min),
-                                            static_cast<std::int64_t>(row.max), defaultValue));
-}
-
 void readInserts(Config& config, Settings& settings) {
   const std::size_t count = config.items("insert");
   for (std::size_t i = 0; i < count; ++i) {
@@ -152,12 +144,6 @@ void readInserts(Config& config, Settings& settings) {
       insert.parameters[name] = readParameter(config, item + name, row);
     }
   }
-}
-
-std::string typeOf(const InsertParameterRow& row) {
-  return row.isWhole
-             ? integerType(static_cast<std::int64_t>(row.min), static_cast<std::int64_t>(row.max))
-             : numberType(row.min, row.max);
 }
 
 // The rows of parameters only document the keys: the row `insert.cut` reads their values.
@@ -174,40 +160,9 @@ void addInsertKeys(Table& table) {
     kinds += fmt::format("{}`{}`: {}", kinds.empty() ? "" : "; ", row.name, row.description);
   }
   table.add("insert.kind", namesOf(insertTable()), "", "required", kinds, nullptr).sent();
-  struct Parameter {
-    InsertParameterRow row;
-    std::string users;  // the kinds that have this row
-
-    std::string preset() const {
-      return row.defaultValue ? fmt::format("`{}`", *row.defaultValue) : "required";
-    }
-    std::string meaning() const { return fmt::format("{}: {}", users, row.meaning); }
-  };
-  std::vector<std::vector<Parameter>> parameters;  // those of one name, which kinds may not share
-  for (const InsertRow& insert : insertTable()) {
-    for (const InsertParameterRow& row : insert.parameters) {
-      auto named = std::ranges::find_if(
-          parameters, [&](const auto& each) { return each.front().row.name == row.name; });
-      if (named == parameters.end()) named = parameters.insert(named, std::vector<Parameter>());
-      auto known = std::ranges::find_if(
-          *named, [&](const Parameter& each) { return each.row.meaning == row.meaning; });
-      if (known == named->end()) known = named->insert(known, {row, ""});
-      known->users += fmt::format("{}`{}`", known->users.empty() ? "" : ", ", insert.name);
-    }
-  }
-  for (const std::vector<Parameter>& named : parameters) {
-    std::string preset = named.front().preset(), meaning = named.front().meaning();
-    for (const Parameter& other : std::span(named).subspan(1)) {
-      if (other.preset() != named.front().preset()) {
-        preset += fmt::format("; {}: {}", other.users, other.preset());
-      }
-      meaning += "; " + other.meaning();
-    }
-    table
-        .add(fmt::format("insert.{}", named.front().row.name), typeOf(named.front().row), "",
-             preset, meaning, nullptr)
-        .sent();
-  }
+  std::vector<KindParameters> all;
+  for (const InsertRow& row : insertTable()) all.push_back({row.name, row.parameters});
+  addParameterKeys(table, "insert", all, true);
 }
 
 void readWeights(Config& config, Settings& settings) {

@@ -44,14 +44,6 @@ void addRecords(Table& table) {
           "whether the samples that `delta` keeps are in a file in the run's folder instead of "
           "memory; the server decides for itself")
       .mayChange();
-  table.boolean("privacy.detect", field(&Settings::detection, &DetectionSettings::isOn),
-                "ends the run if the server [sends other gradients](privacy.md#detection) than the "
-                "model's: checks steps at random, of which it computes the server's layers too");
-  table
-      .integer("privacy.detect_every", "steps", 1, kMany,
-               field(&Settings::detection, &DetectionSettings::every),
-               "average distance of these steps")
-      .mayChange();
   table.boolean("probe.first", &Settings::probeFirst,
                 "measures the link before training, as `--probe` does");
   table.number("probe.seconds", "s", 0.1, 300, &Settings::probeSeconds,

@@ -3,8 +3,10 @@
 #include <spdlog/fmt/fmt.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "client/run/prepare.h"
+#include "common/core/units.h"
 
 namespace cleave {
 namespace {
@@ -18,6 +20,25 @@ bool hasTokens(const PreparedRun& run) {
 
 std::string codecAt(const PreparedRun& run, Flow flow) {
   return run.plan.codecs.at(flow).own->spec();
+}
+
+// What the noise of a run certifies.
+std::string noiseText(const PreparedRun& run) {
+  constexpr double kDelta = 1e-5;
+  std::string text;
+  for (const DefenceSpec& each : run.settings.defences) {
+    if (each.kind != "noise") continue;
+    const double epsilon = epsilonOf(each.parameters.at("deviation"), each.parameters.at("clip"),
+                                     run.settings.epochs, kDelta);
+    if (!std::isfinite(epsilon)) continue;
+    text += fmt::format(
+        "The noise on {} limits what it tells of one training sample in {} to differential privacy "
+        "with "
+        "epsilon {:.3g} at delta {:g}; not what gradients, or the samples of evaluations, tell. ",
+        flowName(activationAt(run.plan.place.firstCut)), countText(run.settings.epochs, "epoch"),
+        epsilon, kDelta);
+  }
+  return text;
 }
 
 }  // namespace
@@ -37,6 +58,7 @@ std::string exposureText(const PreparedRun& run) {
   }
   const bool keepsSamples = run.plan.spec.trainSamples > 0;
   text += keepsSamples ? "; codec delta also shows which rows belong to one sample. " : ". ";
+  text += noiseText(run);
   return text +
          "No codec prevents it; to measure how well it works here, record a run with "
          "--record-traffic and audit it: docs/privacy.md.";

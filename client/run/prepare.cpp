@@ -131,6 +131,7 @@ void planRunOf(PreparedRun& run, const Config& config, const RunOptions& options
   dropUnusedFlows(run);
   checkTarget(run);
   if (purpose == Purpose::training) checkDetection(run);
+  checkDefences(run);
   if (purpose != Purpose::inference) {
     checkBatchNorm(run.plan.blocks, minMicroBatch(run.settings, *run.data.train));
     warnOfSmallNorms(run);

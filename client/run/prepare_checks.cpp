@@ -155,6 +155,32 @@ void checkDetection(const PreparedRun& run) {
   }
 }
 
+void checkDefences(const PreparedRun& run) {
+  const ClientSettings& settings = run.settings;
+  if (settings.defences.empty()) return;
+  const auto refuse = [](const std::string& sentence, const std::string& hint) {
+    throw UsageError("bad-defence", sentence, hint).about("privacy.defence");
+  };
+  if (settings.cohort.exists()) {
+    refuse("defences do not support cohorts", "remove privacy.defence, or cohort");
+  }
+  for (const DefenceSpec& each : settings.defences) {
+    if (each.kind != "distance_correlation") continue;
+    if (settings.scalesLoss()) {
+      refuse("distance_correlation does not support a scaled loss",
+             "--set precision.scale_loss=false, or use bf16");
+    }
+    if (run.data.train->arrays().front().dtype == DType::i64) {
+      refuse("distance_correlation needs inputs that are not whole numbers, such as images",
+             "use another defence");
+    }
+    if (run.plan.stage.headIsFrozen) {
+      refuse("distance_correlation trains the layers before the first cut, and all are frozen",
+             "use another defence, or train the head");
+    }
+  }
+}
+
 std::uint32_t minMicroBatch(const ClientSettings& settings, const Dataset& train) {
   const std::uint32_t last = train.size() % settings.batch;
   const std::uint32_t whole = Division::of(settings.batch, settings.microBatches).smallest();

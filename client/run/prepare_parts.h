@@ -32,6 +32,8 @@ void warnOfBits(PreparedRun& run);  // of a resumed run
 void checkTarget(const PreparedRun& run);
 // Throws UsageError "bad-detection" if the run uses something that privacy.detect does not support.
 void checkDetection(const PreparedRun& run);
+// Throws UsageError "bad-defence" if a defence cannot work in the run.
+void checkDefences(const PreparedRun& run);
 
 // ---- prepare_cohort.cpp ----
 

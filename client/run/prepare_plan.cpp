@@ -7,6 +7,8 @@
 #include "client/run/prepare_parts.h"
 #include "common/device/torch_errors.h"
 #include "common/files/environment.h"
+#include "common/files/sealed.h"
+#include "common/files/sha256.h"
 
 namespace cleave {
 
@@ -20,11 +22,25 @@ void dropUnusedFlows(PreparedRun& run) {
   std::erase_if(run.settings.autoCodecs, isUnused);
 }
 
+namespace {
+
+// 0 if no defence draws random numbers.
+std::uint64_t defenceSeed(const ClientSettings& settings) {
+  if (settings.defenceKeyFile.empty()) return 0;
+  const std::string digest = sha256Of(readSealKey(settings.defenceKeyFile));
+  std::uint64_t seed = 0;
+  std::copy_n(digest.data(), sizeof seed, reinterpret_cast<char*>(&seed));
+  return seed;
+}
+
+}  // namespace
+
 RunPlan clientPlan(const RunSpec& spec, const ClientSettings& settings, const UserModel* model) {
   RunPlan plan = planClient(spec, innerCutsOf(settings.cutPositions()),
                             model == nullptr ? nullptr : model->blocks());
   plan.stage.scores = settings.scores;
   plan.stage.clientPrecision = settings.clientPrecision;
+  plan.stage.defences = {settings.defences, defenceSeed(settings)};
   if (maxReplicasOf(settings) > 1) plan.stage.bodyReplicas = settings.bodyReplicas;
   const std::vector<std::string>& members = settings.cohort.members;
   if (!members.empty()) {

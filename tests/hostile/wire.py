@@ -12,7 +12,7 @@ KINDS = range(1, 20)
 TENSOR_DATA = (TENSOR, SEGMENT)
 
 
-VERSION = 5  # of the frames
+VERSION = 6  # of the frames
 
 
 def header(kind, metadata_bytes=0, payload_bytes=0, stream=0, flags=0, checksum=0, magic=b"CLVE", version=VERSION):

@@ -83,6 +83,7 @@ std::vector<BlockSpec> blocksFor(const StageOptions& options) {
   const std::vector<int> cuts = options.allCuts();
   for (std::size_t c = 0; c + 1 < cuts.size(); ++c) checkCuts(blocks, {cuts[c], cuts[c + 1]});
   addInserts(blocks, options.inserts, cuts, options.cuts.number0);
+  addDefences(blocks, options.defences, cut0, cut1);
   checkPatterns(blocks, options);
   std::set<std::string> copied;  // parameters of decoders that the encoders' parts copy
   for (std::size_t b = 0; b < blocks.size(); ++b) {

@@ -23,6 +23,7 @@
 #include "common/codec/tensor.h"
 #include "common/device/compute_device.h"
 #include "common/model/body.h"
+#include "common/model/defences.h"
 #include "common/model/experiment.h"
 #include "common/model/scores.h"
 #include "common/topology/step.h"
@@ -46,7 +47,8 @@ struct StageOptions : Experiment {
   // Whether a flow's tensors leave the stage in the device's memory, because their codec runs
   // there.
   FlowMap<bool> staysOnDevice = {};
-  Replica replica = {};  // the body computes as this one
+  Replica replica = {};    // the body computes as this one
+  Defences defences = {};  // only the client knows of them
   // The number of replicas of each body, from which the whole model knows how gradients are added:
   // those of each replica's micro-batches on their own, then the sums in rank order. Empty: one
   // each.

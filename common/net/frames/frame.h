@@ -43,7 +43,7 @@ inline bool isTensorData(FrameKind kind) {
 inline constexpr std::array<std::uint8_t, 4> kMagic = {'C', 'L', 'V', 'E'};
 // The revision of the whole protocol, in every header. Each change of the protocol increases it,
 // and a peer with another revision is refused.
-inline constexpr std::uint8_t kWireVersion = 5;
+inline constexpr std::uint8_t kWireVersion = 6;
 inline constexpr std::size_t kHeaderBytes = 32;
 // Maximum size of a frame, header, metadata and payload together, before the handshake is complete.
 inline constexpr std::size_t kMaxHandshakeBytes = 64 << 10;

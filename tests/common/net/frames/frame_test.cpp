@@ -106,7 +106,7 @@ const std::map<std::string, ConnectionState> kStates = {
 }  // namespace
 
 TEST_CASE("an encoded header has the documented bytes") {
-  const std::vector<int> expected = {'C',  'L',  'V',  'E',  5,    8,    1,    0,     //
+  const std::vector<int> expected = {'C',  'L',  'V',  'E',  6,    8,    1,    0,     //
                                      4,    3,    2,    1,    8,    7,    6,    5,     //
                                      0x18, 0x17, 0x16, 0x15, 0x14, 0x13, 0x12, 0x11,  //
                                      0x28, 0x27, 0x26, 0x25, 0x24, 0x23, 0x22, 0x21};
@@ -144,7 +144,7 @@ TEST_CASE("a checksum whose flag was lost is refused, not skipped") {
 
 TEST_CASE("a version mismatch names both versions") {
   CHECK(errorText([] { decodeHeader(damaged(4, 7)); }) ==
-        "the peer's frames have wire version 7, this side uses version 5");
+        "the peer's frames have wire version 7, this side uses version 6");
 }
 
 TEST_CASE("other protocols on a port are recognised and named") {
@@ -359,6 +359,7 @@ TEST_CASE("PROTOCOL.md: every code that can reach a peer is in the table of erro
   for (const char* own : {"connection-lost",
                           "connection-closed",
                           "bad-config",
+                          "bad-defence",
                           "cannot-accept",
                           "too-few-descriptors",
                           "batch-norm-too-few",
