@@ -102,9 +102,9 @@ def rows_of(folder, cut, codec, defence, attacks):
     return [{**row, **run} for row in result["rows"]]
 
 
-def worst(own, finds, epochs):
-    """The row of the attack with the greatest advantage; None without one."""
-    chosen = [row for row in own if row["finds"] == finds and row["epochs"] == epochs]
+def worst(own, finds, epochs, flow=""):
+    """The row of the attack with the greatest advantage, on flows whose names begin with `flow`; None without one."""
+    chosen = [row for row in own if row["finds"] == finds and row["epochs"] == epochs and row["flow"].startswith(flow)]
     return max(chosen, key=lambda row: row["advantage"], default=None)
 
 
@@ -144,16 +144,17 @@ def chart(rows, file):
 
 
 def table(rows):
-    """Per cut and codec: the worst attack on labels and on inputs, with the traffic of the last epoch and of all epochs."""
+    """Per cell: the worst attacks on labels, by what they use, and on inputs, with the traffic of the last epoch and of all epochs."""
 
     def text(found):
         return f"{found['value']:.2f} ({found['low']:.2f} to {found['high']:.2f})" if found else "none applies"
 
-    lines = ["| Cut | Codec, or defence | Top-1 | MB | Labels | Inputs, last epoch | Inputs, all epochs |", "|---|---|---|---|---|---|---|"]
+    lines = ["| Cut | Codec, or defence | Top-1 | MB | Labels, from gradients | Labels, from activations | Inputs, last epoch | Inputs, all epochs |",
+             "|---|---|---|---|---|---|---|---|"]  # fmt: skip
     for cut, codec, own in cells(rows):
         first = own[0]
-        lines.append(f"| {cut} | {codec} | {100 * first['top1']:.1f} % | {first['bytes'] / 1e6:.1f} | {text(worst(own, 'label', 'last'))} | "
-                     f"{text(worst(own, 'input', 'last'))} | {text(worst(own, 'input', 'all'))} |")  # fmt: skip
+        lines.append(f"| {cut} | {codec} | {100 * first['top1']:.1f} % | {first['bytes'] / 1e6:.1f} | {text(worst(own, 'label', 'last', 'gradient'))} | "
+                     f"{text(worst(own, 'label', 'last', 'activation'))} | {text(worst(own, 'input', 'last'))} | {text(worst(own, 'input', 'all'))} |")  # fmt: skip
     return "\n".join(lines) + "\n"
 
 

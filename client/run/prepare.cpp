@@ -118,6 +118,12 @@ void planRunOf(PreparedRun& run, const Config& config, const RunOptions& options
                                               : totalSteps(run.settings, run.trainSamples()));
   }
   planFor(run, spec);
+  // Each call of `predict` begins with the first batch: with the draws of an earlier one, the
+  // difference of the two would show the activations without noise.
+  if (purpose == Purpose::inference) {
+    std::random_device random;
+    run.plan.stage.defences.seed ^= std::uint64_t{random()} << 32 | random();
+  }
   if (run.settings.cohort.exists()) {
     checkCohortUse(run);
     run.agreed = agreedValues(config, run);

@@ -3,8 +3,8 @@
 //
 // Some training steps are checked. When all tensors of such a step have crossed and before the step
 // is decided, the client fetches the weights that the body computed it with, computes the step's
-// body itself, and compares. The client draws the steps at random and keeps them secret, so the
-// server has already sent its gradients when it learns that they are checked.
+// body itself, on the CPU, and compares. The client draws the steps at random and keeps them
+// secret, so the server has already sent its gradients when it learns that they are checked.
 #pragma once
 
 #include <cstddef>
@@ -33,6 +33,7 @@ class Agreement {
   double value() const;
   // Whether the computed values say nothing: they are zero or not finite.
   bool isUndefined() const;
+  bool isEmpty() const;  // all received values are zero
 
  private:
   double product_ = 0, received_ = 0, computed_ = 0;
@@ -86,7 +87,7 @@ class GradientCheck : public TrafficObserver {
   double seconds_ = 0;
   std::map<std::string, double> lowest_;  // agreement, by flow
 
-  BufferPool pool_;
+  BufferPool pool_{0};
   mutable std::mutex mutex_;    // guards what follows
   std::uint64_t recorded_ = 0;  // the step whose tensors are kept; 0: none
   Tensors seen_;
