@@ -69,6 +69,13 @@ class OwnTensors : public TensorSource {
 
 // Plans the run without its inserts, and with all else frozen, so that no gradient crosses a cut.
 void keepForwardOnly(PreparedRun& run) {
+  if (!run.settings.defences.empty()) {
+    throw UsageError("bad-defence",
+                     "pretrain-inserts sends activations to the server without privacy.defence",
+                     "--set 'privacy.defence=[]', if you trust the server; or omit --server")
+        .about("privacy.defence");
+  }
+
   ClientSettings& settings = run.settings;
   settings.inserts.clear();
   settings.freeze.clear();

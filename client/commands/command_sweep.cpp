@@ -55,7 +55,7 @@ std::string insertsOf(const ClientSettings& settings) {
   std::ranges::stable_sort(inserts, {}, &InsertSpec::cut);
   for (const InsertSpec& insert : inserts) {
     text += fmt::format("{}{} {}", text.empty() ? "" : " ", insert.cut, insert.kind);
-    for (const InsertParameterRow& row : findInsert(insert.kind).parameters) {
+    for (const ParameterRow& row : findInsert(insert.kind).parameters) {
       if (!row.isWhole) continue;  // says how it is trained
       text += fmt::format(" {}={}", row.name, insert.parameters.at(std::string(row.name)));
     }

@@ -394,8 +394,19 @@ std::optional<nlohmann::json> trainOnce(TrainCommand& command) {
   }
   writeTraceWhenDone(command.options.trace, run, trainer, log, command.extras);
   const bool keepsLast = prepared.settings.keepsLast;
-  if (keepsLast) trainer.afterEachEpoch([&] { saver.save(); });
-  trainer.afterEachBest([&] { saver.keepAsBest(keepsLast); });
+  const auto waitIfChecked = [&] {  // else a server could hold a model back, and avoid all checks
+    if (command.check) run.session().waitForWeights();
+  };
+  if (keepsLast) {
+    trainer.afterEachEpoch([&] {
+      saver.save();
+      waitIfChecked();
+    });
+  }
+  trainer.afterEachBest([&] {
+    saver.keepAsBest(keepsLast);
+    waitIfChecked();
+  });
   trainer.afterEachFallback([&](const std::string& reason) {
     log.warn("codec: falls back to {} (to keep the codecs: --set quality.every=0)", reason);
   });

@@ -15,18 +15,6 @@ namespace {
 
 std::string valueText(const std::string& value) { return value.empty() ? "no value" : value; }
 
-// The row of "insert[0].cut" is "insert.cut". A codec of an inner cut has the row "codec".
-bool mayChange(const std::string& path) {
-  std::string name = path;
-  if (const std::size_t open = name.find('['); open != std::string::npos) {
-    name.erase(open, name.find(']', open) - open + 1);
-  }
-  const std::vector<KeyText> keys = clientKeys();
-  const auto row =
-      std::find_if(keys.begin(), keys.end(), [&](const KeyText& key) { return key.name == name; });
-  return row != keys.end() && row->mark == KeyMark::mayChange;
-}
-
 // Whether setting `key` sets `changed` too: "codec" sets "codec.gradient/0".
 bool sets(const std::string& key, const std::string& changed) {
   if (!changed.starts_with(key)) return false;
@@ -97,6 +85,17 @@ void removeUnapplied(nlohmann::ordered_json& record, std::uint64_t step,
 }
 
 }  // namespace
+
+bool mayChange(const std::string& path) {
+  std::string name = path;
+  if (const std::size_t open = name.find('['); open != std::string::npos) {
+    name.erase(open, name.find(']', open) - open + 1);
+  }
+  const std::vector<KeyText> keys = clientKeys();
+  const auto row =
+      std::find_if(keys.begin(), keys.end(), [&](const KeyText& key) { return key.name == name; });
+  return row != keys.end() && row->mark == KeyMark::mayChange;
+}
 
 std::vector<SettingChange> changesBetween(const std::map<std::string, std::string>& before,
                                           const std::map<std::string, std::string>& after,

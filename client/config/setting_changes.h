@@ -15,6 +15,10 @@ struct SettingChange {
   std::string before, after;  // as YAML; empty: the key has no value
 };
 
+// Whether a run that is resumed may change the key at this path: that of "insert[0].cut" is
+// "insert.cut", and that of a codec of an inner cut is "codec".
+bool mayChange(const std::string& path);
+
 // The differences between two results of valuesOf(). Throws UsageError "other-run-spec" if a key
 // that is fixed differs: it names those that `overrides` (KEY=VALUE) set, or else all. `folder`:
 // the run's, for the error.

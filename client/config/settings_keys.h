@@ -37,9 +37,9 @@ void addPrecision(Table& table, const std::string& name, Precision Settings::*fi
 // The parameters of one kind of a list's elements.
 struct KindParameters {
   std::string_view name;
-  std::span<const InsertParameterRow> rows;
+  std::span<const ParameterRow> rows;
 };
-double readParameter(Config& config, const std::string& path, const InsertParameterRow& row);
+double readParameter(Config& config, const std::string& path, const ParameterRow& row);
 // Adds a row "LIST.PARAMETER" per parameter. `isSent`: KeyMark::sent.
 void addParameterKeys(Table& table, const std::string& list,
                       const std::vector<KindParameters>& kinds, bool isSent);

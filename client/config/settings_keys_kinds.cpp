@@ -8,7 +8,7 @@
 namespace cleave::client_keys {
 namespace {
 
-std::string typeOf(const InsertParameterRow& row) {
+std::string typeOf(const ParameterRow& row) {
   return row.isWhole
              ? integerType(static_cast<std::int64_t>(row.min), static_cast<std::int64_t>(row.max))
              : numberType(row.min, row.max);
@@ -16,7 +16,7 @@ std::string typeOf(const InsertParameterRow& row) {
 
 }  // namespace
 
-double readParameter(Config& config, const std::string& path, const InsertParameterRow& row) {
+double readParameter(Config& config, const std::string& path, const ParameterRow& row) {
   if (!row.isWhole) return config.number(path, row.min, row.max, row.defaultValue);
   std::optional<std::int64_t> defaultValue;
   if (row.defaultValue) defaultValue = static_cast<std::int64_t>(*row.defaultValue);
@@ -28,7 +28,7 @@ double readParameter(Config& config, const std::string& path, const InsertParame
 void addParameterKeys(Table& table, const std::string& list,
                       const std::vector<KindParameters>& kinds, bool isSent) {
   struct Parameter {
-    InsertParameterRow row;
+    ParameterRow row;
     std::string users;  // the kinds that have this row
 
     std::string preset() const {
@@ -38,7 +38,7 @@ void addParameterKeys(Table& table, const std::string& list,
   };
   std::vector<std::vector<Parameter>> parameters;  // those of one name, which kinds may not share
   for (const KindParameters& kind : kinds) {
-    for (const InsertParameterRow& row : kind.rows) {
+    for (const ParameterRow& row : kind.rows) {
       auto named = std::ranges::find_if(
           parameters, [&](const auto& each) { return each.front().row.name == row.name; });
       if (named == parameters.end()) named = parameters.insert(named, std::vector<Parameter>());

@@ -14,7 +14,7 @@ void readDefences(Config& config, Settings& settings) {
     const std::string item = fmt::format("privacy.defence[{}].", n);
     DefenceSpec& defence = settings.defences.emplace_back();
     defence.kind = config.text(item + "kind", std::nullopt, listOf(defenceTable()));
-    for (const InsertParameterRow& row : findDefence(defence.kind).parameters) {
+    for (const ParameterRow& row : findDefence(defence.kind).parameters) {
       const std::string name(row.name);
       defence.parameters[name] = readParameter(config, item + name, row);
     }
@@ -23,7 +23,7 @@ void readDefences(Config& config, Settings& settings) {
 
 void checkKeyFile(Config& config, const Settings& settings) {
   const auto draws = std::ranges::find_if(
-      settings.defences, [](const DefenceSpec& each) { return findDefence(each.kind).draws; });
+      settings.defences, [](const DefenceSpec& each) { return findDefence(each.kind).needsKey; });
   if (draws == settings.defences.end() || !settings.defenceKeyFile.empty()) return;
   throw UsageError("bad-defence",
                    config.where("privacy.defence") + ": '" + draws->kind +
@@ -54,9 +54,11 @@ void addPrivacy(Table& table) {
             "file with the key of the defences' random numbers, 64 hexadecimal digits, which the "
             "server must not have")
       .then([](Config& config, Settings& s) { checkKeyFile(config, s); });
-  table.boolean("privacy.detect", field(&Settings::detection, &DetectionSettings::isOn),
-                "ends the run if the server [sends other gradients](privacy.md#detection) than the "
-                "model's: checks steps at random, of which it computes the server's layers too");
+  table
+      .boolean("privacy.detect", field(&Settings::detection, &DetectionSettings::isOn),
+               "ends the run if the server [sends other gradients](privacy.md#detection) than the "
+               "model's: checks steps at random, of which it computes the server's layers too")
+      .mayChange();
   table
       .integer("privacy.detect_every", "steps", 1, kMany,
                field(&Settings::detection, &DetectionSettings::every),

@@ -22,23 +22,23 @@ std::string codecAt(const PreparedRun& run, Flow flow) {
   return run.plan.codecs.at(flow).own->spec();
 }
 
-// What the noise of a run certifies.
+// What the noise of a run certifies; empty: nothing.
 std::string noiseText(const PreparedRun& run) {
   constexpr double kDelta = 1e-5;
-  std::string text;
+  const auto& blocks = run.plan.blocks;
+  if (hasBatchNorm({blocks.begin(), blocks.begin() + run.plan.stage.cuts.cut0})) return "";
   for (const DefenceSpec& each : run.settings.defences) {
     if (each.kind != "noise") continue;
     const double epsilon = epsilonOf(each.parameters.at("deviation"), each.parameters.at("clip"),
                                      run.settings.epochs, kDelta);
-    if (!std::isfinite(epsilon)) continue;
-    text += fmt::format(
-        "The noise on {} limits what it tells of one training sample in {} to differential privacy "
-        "with "
-        "epsilon {:.3g} at delta {:g}; not what gradients, or the samples of evaluations, tell. ",
+    if (!std::isfinite(epsilon)) return "";
+    return fmt::format(
+        "The noise gives one sample's own {} in {} local differential privacy with epsilon {:.3g} "
+        "at delta {:g}, for fixed weights of the head. ",
         flowName(activationAt(run.plan.place.firstCut)), countText(run.settings.epochs, "epoch"),
         epsilon, kDelta);
   }
-  return text;
+  return "";
 }
 
 }  // namespace

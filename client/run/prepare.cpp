@@ -86,6 +86,8 @@ void useLosslessOnLoopback(PreparedRun& run) {
 void planRunOf(PreparedRun& run, const Config& config, const RunOptions& options, Purpose purpose,
                const DataOpener& open) {
   const bool isResumed = !options.resume.empty();
+  // Without a server, there is nothing to defend.
+  if (purpose == Purpose::inference && run.servers.empty()) run.settings.defences.clear();
   run.data = isResumed ? openAgain(run.settings.data, open) : open(run.settings.data);
   if (purpose == Purpose::training) {
     run.trainDigest = digestOf(*run.data.train);
@@ -118,12 +120,7 @@ void planRunOf(PreparedRun& run, const Config& config, const RunOptions& options
                                               : totalSteps(run.settings, run.trainSamples()));
   }
   planFor(run, spec);
-  // Each call of `predict` begins with the first batch: with the draws of an earlier one, the
-  // difference of the two would show the activations without noise.
-  if (purpose == Purpose::inference) {
-    std::random_device random;
-    run.plan.stage.defences.seed ^= std::uint64_t{random()} << 32 | random();
-  }
+  giveDefencesTheirKey(run, config, purpose);
   if (run.settings.cohort.exists()) {
     checkCohortUse(run);
     run.agreed = agreedValues(config, run);

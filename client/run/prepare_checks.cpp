@@ -2,12 +2,17 @@
 #include <spdlog/fmt/fmt.h>
 
 #include <algorithm>
+#include <cstring>
+#include <random>
 #include <string>
 #include <vector>
 
+#include "client/config/setting_changes.h"
 #include "client/run/prepare_parts.h"
 #include "common/core/units.h"
 #include "common/device/torch_errors.h"
+#include "common/files/sealed.h"
+#include "common/files/sha256.h"
 #include "common/model/blocks.h"
 
 namespace cleave {
@@ -155,6 +160,28 @@ void checkDetection(const PreparedRun& run) {
   }
 }
 
+void giveDefencesTheirKey(PreparedRun& run, const Config& config, Purpose purpose) {
+  if (run.settings.defences.empty() || run.settings.defenceKeyFile.empty()) return;
+  std::string secret = readSealKey(run.settings.defenceKeyFile);
+  if (purpose == Purpose::inference) {
+    std::random_device random;
+    for (int n = 0; n < 8; ++n) secret += std::to_string(random()) + " ";
+  } else {
+    // Those that may change do not change what a step sends.
+    for (const auto& [key, value] : valuesOf(config, run.settings)) {
+      if (key != "privacy.key_file" && !mayChange(key)) secret += key + "=" + value + "\n";
+    }
+    secret += run.trainDigest.sha256 + run.trainDigest.content;
+    secret += purpose == Purpose::training ? "training" : "other";
+  }
+  run.plan.stage.defences.key = [digest = sha256Of(secret)](const std::string& stream) {
+    const std::string bytes = sha256Of(digest + stream);
+    RandomKey key;
+    std::memcpy(&key, bytes.data(), sizeof key);
+    return key;
+  };
+}
+
 void checkDefences(const PreparedRun& run) {
   const ClientSettings& settings = run.settings;
   if (settings.defences.empty()) return;
@@ -164,7 +191,16 @@ void checkDefences(const PreparedRun& run) {
   if (settings.cohort.exists()) {
     refuse("defences do not support cohorts", "remove privacy.defence, or cohort");
   }
+  const auto isTried = [](const auto& each) { return each.second.size() > 1; };
+  if (std::ranges::any_of(settings.autoCodecs, isTried)) {
+    refuse("defences do not support codec: auto, which sends the first batches several times",
+           "name a codec, such as --set codec=block:bits=8");
+  }
   for (const DefenceSpec& each : settings.defences) {
+    if (each.kind != "noise" && minMicroBatch(settings, *run.data.train) < 2) {
+      refuse(each.kind + " needs micro-batches of at least 2 samples",
+             "lower train.micro_batches, or choose a train.batch that leaves no single sample");
+    }
     if (each.kind != "distance_correlation") continue;
     if (settings.scalesLoss()) {
       refuse("distance_correlation does not support a scaled loss",

@@ -32,6 +32,9 @@ void warnOfBits(PreparedRun& run);  // of a resumed run
 void checkTarget(const PreparedRun& run);
 // Throws UsageError "bad-detection" if the run uses something that privacy.detect does not support.
 void checkDetection(const PreparedRun& run);
+// Sets Defences::key, from the key file and what determines what the run sends: two runs draw the
+// same numbers only if they send the same tensors. An inference draws others in each call.
+void giveDefencesTheirKey(PreparedRun& run, const Config& config, Purpose purpose);
 // Throws UsageError "bad-defence" if a defence cannot work in the run.
 void checkDefences(const PreparedRun& run);
 

@@ -7,8 +7,6 @@
 #include "client/run/prepare_parts.h"
 #include "common/device/torch_errors.h"
 #include "common/files/environment.h"
-#include "common/files/sealed.h"
-#include "common/files/sha256.h"
 
 namespace cleave {
 
@@ -22,25 +20,13 @@ void dropUnusedFlows(PreparedRun& run) {
   std::erase_if(run.settings.autoCodecs, isUnused);
 }
 
-namespace {
-
-// 0 if no defence draws random numbers.
-std::uint64_t defenceSeed(const ClientSettings& settings) {
-  if (settings.defenceKeyFile.empty()) return 0;
-  const std::string digest = sha256Of(readSealKey(settings.defenceKeyFile));
-  std::uint64_t seed = 0;
-  std::copy_n(digest.data(), sizeof seed, reinterpret_cast<char*>(&seed));
-  return seed;
-}
-
-}  // namespace
-
 RunPlan clientPlan(const RunSpec& spec, const ClientSettings& settings, const UserModel* model) {
   RunPlan plan = planClient(spec, innerCutsOf(settings.cutPositions()),
                             model == nullptr ? nullptr : model->blocks());
   plan.stage.scores = settings.scores;
   plan.stage.clientPrecision = settings.clientPrecision;
-  plan.stage.defences = {settings.defences, defenceSeed(settings)};
+  plan.stage.defences.list = settings.defences;  // the key: see giveDefencesTheirKey()
+  addDefences(plan.blocks, plan.stage.defences, plan.stage.cuts.cut0, plan.stage.cuts.cut1);
   if (maxReplicasOf(settings) > 1) plan.stage.bodyReplicas = settings.bodyReplicas;
   const std::vector<std::string>& members = settings.cohort.members;
   if (!members.empty()) {

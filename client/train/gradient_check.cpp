@@ -9,6 +9,8 @@
 #include <tuple>
 #include <utility>
 
+#include "client/train/model_saver.h"
+#include "common/codec/safetensors.h"
 #include "common/core/clock.h"
 #include "common/core/log.h"
 #include "common/model/stage/stage.h"
@@ -17,27 +19,18 @@
 namespace cleave {
 namespace {
 
-// The lowest agreement, relative to what the flow's codec keeps of the tensor.
+// The lowest agreement, and the greatest factor between the lengths, relative to what the flow's
+// codec leaves of the tensor.
 constexpr double kMinAgreement = 0.98;
+constexpr double kMaxRatio = 2;
+// A server that is stopped may end a session between the Fetch of a check and its answer.
+constexpr std::uint64_t kMaxUnanswered = 2;
 
 std::vector<float> floatsOf(const TensorView& view) {
   const at::Tensor tensor =
       toTensor(Payload(view, std::make_shared<int>())).to(at::kFloat).contiguous();
   const auto* const data = tensor.const_data_ptr<float>();
   return {data, data + tensor.numel()};
-}
-
-// The file comes from the server.
-void importInto(BodyStage& stage, std::span<const std::byte> weights) {
-  try {
-    stage.importWeights(weights);
-  } catch (const UsageError& error) {
-    throw ProtocolError("bad-tensor",
-                        std::string("the body's weights that the server sent do not fit the "
-                                    "model: ") +
-                            error.what(),
-                        "install the same version of Cleave on both machines");
-  }
 }
 
 // What the codecs of a cut keep of the tensors that cross it, without the states that they may
@@ -76,26 +69,49 @@ void Agreement::add(std::span<const float> received, std::span<const float> comp
   }
 }
 
-double Agreement::value() const { return product_ / std::sqrt(received_ * computed_); }
+double Agreement::cosine() const { return product_ / std::sqrt(received_ * computed_); }
+double Agreement::lengthRatio() const { return std::sqrt(received_ / computed_); }
 
-bool Agreement::isEmpty() const { return received_ == 0; }
-bool Agreement::isUndefined() const { return !(computed_ > 0) || !std::isfinite(computed_); }
+Verdict judge(const Agreement& received, const Agreement& kept, bool mayOverflow) {
+  if (!received.hasLengths()) {
+    const bool isLeftOut = received.computedHasLength() && !kept.receivedHasLength();
+    const bool isNeither = !received.computedHasLength() && !received.receivedHasLength();
+    return isNeither || isLeftOut || mayOverflow ? Verdict::none : Verdict::foreign;
+  }
+  if (!kept.hasLengths()) return Verdict::foreign;  // more arrived than the codec can send
+  const double ratio = received.lengthRatio() / kept.lengthRatio();
+  const bool isEqual = received.cosine() >= kMinAgreement * kept.cosine() && ratio <= kMaxRatio &&
+                       ratio >= 1 / kMaxRatio;
+  return isEqual ? Verdict::equal : Verdict::foreign;
+}
 
 // ---- GradientCheck ----
 
-GradientCheck::GradientCheck(const PreparedRun& run)
-    : run_(run), body_(run.bodies.front()), random_(std::random_device{}()) {
+GradientCheck::GradientCheck(const PreparedRun& run) : run_(run), body_(run.bodies.front()) {
   const std::uint64_t every = run_.settings.detection.every;
-  next_ = draw(std::min(every, std::max<std::uint64_t>(1, run.totalSteps())));
+  const std::uint64_t steps = std::min(every, std::max<std::uint64_t>(1, run.totalSteps()));
+  first_ = std::uniform_int_distribution<std::uint64_t>(1, steps)(random_);
 }
 
-// Uniformly from 1 to `max`.
-std::uint64_t GradientCheck::draw(std::uint64_t max) {
-  return std::uniform_int_distribution<std::uint64_t>(1, max)(random_);
+// Each step is drawn on its own, so that the last check says nothing about the next one.
+bool GradientCheck::isDrawn() {
+  return std::uniform_int_distribution<std::uint64_t>(1, run_.settings.detection.every)(random_) ==
+         1;
 }
 
-void GradientCheck::begin(std::uint64_t step, bool mayCheck) {
-  const bool isChecked = step >= next_ && mayCheck;
+void GradientCheck::beginSession() {
+  if (due_ > 0) ++unanswered_;
+  due_ = 0;
+  if (unanswered_ <= kMaxUnanswered) return;
+  throw RunError("foreign-gradients",
+                 fmt::format("{} sessions ended in a step that privacy.detect was checking, before "
+                             "the server had sent its weights",
+                             unanswered_),
+                 "use a server that you trust; if this one is yours, check its log");
+}
+
+void GradientCheck::begin(std::uint64_t step) {
+  const bool isChecked = isDrawn() || step == first_;
   due_ = isChecked ? step : 0;
   const std::lock_guard lock(mutex_);
   recorded_ = due_;
@@ -125,7 +141,6 @@ void GradientCheck::check(const MicroBatch& at, std::span<const std::byte> weigh
     seen = std::exchange(seen_, {});
   }
   due_ = 0;
-  next_ = at.step + draw(2 * run_.settings.detection.every - 1);
   computeAndCompare(at, weights, seen);
   ++checks_;
   seconds_ += secondsSince(start);
@@ -136,8 +151,10 @@ void GradientCheck::computeAndCompare(const MicroBatch& at, std::span<const std:
   StageOptions options = body_.stage;
   options.splitsBackward = false;
   options.staysOnDevice = {};
+  checkBody(readSafetensors(weights, "weights/body"), body_.blocks, options.cuts.cut0,
+            options.cuts.cut1);
   BodyStage stage(options);
-  importInto(stage, weights);
+  stage.importWeights(weights);
   const int first = body_.place.firstCut, last = body_.place.lastCut;
   // Of several tensors at a cut, the first ones are compared.
   const Flow activation = activationAt(last);
@@ -161,7 +178,7 @@ void GradientCheck::computeAndCompare(const MicroBatch& at, std::span<const std:
       if (codec.keepsSamples()) return;  // what arrives depends on earlier epochs
       const std::vector<float> values = floatsOf(computed);
       received[flow].add(floatsOf(tensor.view()), values);
-      if (received[flow].isUndefined()) return;  // a codec may refuse such values
+      if (!received[flow].computedHasLength()) return;  // a codec may refuse such values
       const bool isExact = tensor.level == CodecLevel::raw || codec.isIdentity();
       kept[flow].add(isExact ? values : cut.decoded(keyOf(flow), codec, computed), values);
     };
@@ -178,20 +195,23 @@ void GradientCheck::computeAndCompare(const MicroBatch& at, std::span<const std:
     }
     compare(gradient, gradients.front().view(), firstCut);
   }
-  for (const Flow flow : {activation, gradient}) judge(at.step, flow, received[flow], kept[flow]);
+  for (const Flow flow : {activation, gradient}) {
+    if (received.find(flow) != nullptr) conclude(at.step, flow, received[flow], kept[flow]);
+  }
 }
 
-void GradientCheck::judge(std::uint64_t step, Flow flow, const Agreement& agreement,
-                          const Agreement& kept) {
-  // Such as in a step that is skipped, or if the codec leaves nothing of the tensor.
-  if (agreement.isUndefined() || kept.isEmpty()) return;
-  const double value = agreement.value(), expected = kept.value();
+void GradientCheck::conclude(std::uint64_t step, Flow flow, const Agreement& received,
+                             const Agreement& kept) {
+  const Verdict verdict = judge(received, kept, run_.settings.scalesLoss());
+  if (verdict == Verdict::none) return;
   const std::string name = flowName(flow);
+  const double value = received.hasLengths() ? received.cosine() : 0;
+  const double expected = kept.hasLengths() ? kept.cosine() : 0;
   const auto lowest = lowest_.try_emplace(name, value).first;
   lowest->second = std::min(lowest->second, value);
   processLog()->debug("privacy.detect: step {}, {}: agreement {:.6f} of {:.6f}", step, name, value,
                       expected);
-  if (value >= kMinAgreement * expected) return;
+  if (verdict == Verdict::equal) return;
   throw RunError(
       "foreign-gradients",
       fmt::format("{} of step {} is not what the model computes with the server's weights: the "
@@ -203,7 +223,10 @@ void GradientCheck::judge(std::uint64_t step, Flow flow, const Agreement& agreem
 }
 
 nlohmann::json GradientCheck::summary() const {
-  return {{"checks", checks_}, {"seconds", seconds_}, {"lowest_agreement", lowest_}};
+  return {{"checks", checks_},
+          {"unanswered", unanswered_},
+          {"seconds", seconds_},
+          {"lowest_agreement", lowest_}};
 }
 
 }  // namespace cleave

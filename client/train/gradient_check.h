@@ -7,6 +7,7 @@
 // secret, so the server has already sent its gradients when it learns that they are checked.
 #pragma once
 
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -24,20 +25,28 @@
 
 namespace cleave {
 
-// Compares a flow's tensors with those that the client computed.
+// Compares a flow's tensors with others of the same shapes.
 class Agreement {
  public:
   void add(std::span<const float> received, std::span<const float> computed);
   // The cosine of the angle between all added values: 1 if they are equal up to a factor, about 0
-  // if they have nothing to do with each other; NaN if one of them is zero or not finite.
-  double value() const;
-  // Whether the computed values say nothing: they are zero or not finite.
-  bool isUndefined() const;
-  bool isEmpty() const;  // all received values are zero
+  // if they have nothing to do with each other. Requires hasLengths().
+  double cosine() const;
+  double lengthRatio() const;  // of the received values to the computed ones
+  // Whether the values are finite and not all zero.
+  bool receivedHasLength() const { return received_ > 0 && std::isfinite(received_); }
+  bool computedHasLength() const { return computed_ > 0 && std::isfinite(computed_); }
+  bool hasLengths() const { return receivedHasLength() && computedHasLength(); }
 
  private:
   double product_ = 0, received_ = 0, computed_ = 0;
 };
+
+enum class Verdict : std::uint8_t { equal, foreign, none };
+// `received`: what arrived, against what the client computed; `kept`: what the flow's codec leaves
+// of the latter, against it. No verdict if neither has a length, or nothing is left. `mayOverflow`:
+// values may overflow on one side only, because the loss is scaled.
+Verdict judge(const Agreement& received, const Agreement& kept, bool mayOverflow);
 
 class GradientCheck : public TrafficObserver {
  public:
@@ -46,9 +55,12 @@ class GradientCheck : public TrafficObserver {
 
   // ---- Device thread ----
 
-  // Call before the first tensor of a training step crosses. `mayCheck`: whether the client may
-  // fetch the weights in this step.
-  void begin(std::uint64_t step, bool mayCheck);
+  // Call when a session begins, before its first step. Throws RunError "foreign-gradients" if
+  // earlier ones ended too often after a check had begun, before its verdict.
+  void beginSession();
+  // Call before the first tensor of a training step crosses.
+  void begin(std::uint64_t step);
+  // Whether the step is checked. If so, the client fetches the weights.
   bool isDue(std::uint64_t step) const { return step == due_; }
   // Call when all tensors of the step have crossed. `weights`: the server's weights/body before the
   // update. Throws RunError "foreign-gradients" if the gradients or activations are not those of
@@ -72,18 +84,19 @@ class GradientCheck : public TrafficObserver {
   };
   using Tensors = std::map<Key, Seen>;
 
-  std::uint64_t draw(std::uint64_t max);
+  bool isDrawn();
   void computeAndCompare(const MicroBatch& at, std::span<const std::byte> weights,
                          const Tensors& seen);
-  void judge(std::uint64_t step, Flow flow, const Agreement& agreement, const Agreement& kept);
+  void conclude(std::uint64_t step, Flow flow, const Agreement& received, const Agreement& kept);
 
   const PreparedRun& run_;
   const RunPlan& body_;
-  // Not a counter-based generator as everywhere else: the server must not be able to repeat it.
-  std::mt19937_64 random_;
-  std::uint64_t next_;     // the step to check next
+  // Not a counter-based generator as everywhere else: the server must not be able to predict it.
+  std::random_device random_;
+  std::uint64_t first_;    // the step that is checked in any case, so that a short run has a check
   std::uint64_t due_ = 0;  // the step in progress, if it is checked
   std::uint64_t checks_ = 0;
+  std::uint64_t unanswered_ = 0;  // checks without a verdict, because the session ended
   double seconds_ = 0;
   std::map<std::string, double> lowest_;  // agreement, by flow
 

@@ -42,8 +42,8 @@ std::vector<std::byte> joined(const std::vector<std::vector<SafetensorsEntry>>& 
   return writeSafetensors(entries, metadata);
 }
 
-// Throws RunError unless the entries are exactly the tensors of blocks [first, last): they come
-// from an untrusted peer, but users trust the file that will contain them.
+}  // namespace
+
 void checkBody(const std::vector<SafetensorsEntry>& entries, const std::vector<BlockSpec>& blocks,
                int first, int last) {
   std::map<std::string, Shape> wanted;
@@ -61,8 +61,6 @@ void checkBody(const std::vector<SafetensorsEntry>& entries, const std::vector<B
   throw ProtocolError("bad-tensor", "the body's weights that the server sent do not fit the model",
                       "install the same version of Cleave on both machines");
 }
-
-}  // namespace
 
 ModelSaver::ModelSaver(ClientSession& session, const ClientStage& stage, const RunPlan& plan,
                        std::string folder, bool mayFetch, LoraSpec lora,

@@ -14,11 +14,17 @@
 
 #include "client/run/saved_model.h"
 #include "client/run/session.h"
+#include "common/codec/safetensors.h"
 #include "common/core/log.h"
 #include "common/graph/adapters.h"
 #include "common/model/stage/stage.h"
 
 namespace cleave {
+
+// Throws ProtocolError "bad-tensor" unless the entries, which a server has sent, are exactly the
+// saved tensors of blocks [first, last).
+void checkBody(const std::vector<SafetensorsEntry>& entries, const std::vector<BlockSpec>& blocks,
+               int first, int last);
 
 // All functions are called on the device thread. A separate thread joins the parts and writes the
 // file.

@@ -463,6 +463,7 @@ void TrainRun::start(DecideFunction decide, const Options& options) {
   if (traffic_ != nullptr) observers.push_back(traffic_);
   if (check_ != nullptr) {
     observers.push_back(check_);
+    check_->beginSession();
     stepFetch = [this](std::uint64_t step) {
       return check_->isDue(step) ? std::optional(kWeightsBody) : std::nullopt;
     };
@@ -775,7 +776,8 @@ MicroBatch TrainRun::beginBatch(Phase phase, std::uint64_t step, const Batch& ba
   if (phase == Phase::train) session_.sendSamples(step, batch.numbers);
   if (traffic_ != nullptr) traffic_->begin(at, share, batch);
   if (check_ != nullptr && phase == Phase::train) {
-    check_->begin(step, !session_.isFetchingWeights());
+    assert(!session_.isFetchingWeights());  // only one Fetch may be in progress
+    check_->begin(step);
   }
   session_.beginBatch(at);
   return at;

@@ -1,4 +1,4 @@
-// Sees the tensors of steps as they cross a link.
+// Gets the tensors of steps as they cross a link.
 #pragma once
 
 #include <string>

@@ -182,8 +182,8 @@ std::optional<Flow> Coordinator::flowOfStep(std::uint64_t step) const {
   return stepFetch_ ? stepFetch_(step) : std::nullopt;
 }
 
-// Call after each BodyDone and StepOk. Fetches what StepFetch wants of a step once the body has
-// reported on it and has confirmed the step before.
+// Call after each BodyDone, StepOk and answer to a Fetch. Fetches what StepFetch wants of a step
+// once the body has reported on it and has confirmed the step before.
 void Coordinator::fetchForStep(std::size_t from) {
   Peer& peer = peers_[from];
   const BodyDone* const done = bodies_.next(from);
@@ -240,6 +240,7 @@ void Coordinator::receiveBlob(std::size_t from, Blob&& blob) {
   peer.fetching.reset();
   peer.hasStepBlob = std::exchange(peer.fetchesForStep, false);
   peer.blob = std::move(blob);
+  fetchForStep(from);
 }
 
 // ---- Actions ----

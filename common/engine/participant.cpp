@@ -214,6 +214,13 @@ void Participant::receiveFetch(std::size_t from, const Fetch& fetch) {
   fetches_.emplace_back(from, fetch);
 }
 
+// Whether the client waits for the answer before it decides on the oldest step. With several links,
+// a Fetch of weights may also be one between batches, see receiveFetch().
+bool Participant::isOfStep(const Fetch& fetch) const {
+  const bool isAlone = links_.size() == 1 && !options_.hasEdgeBefore;
+  return reported_ > applied_ && (fetch.flow == kGradsBody || isAlone);
+}
+
 void Participant::receiveWeights(Blob&& blob) {
   if (weights_ != Weights::expected || options_.resumes || blob.flow != kWeightsBody) {
     refuse("unexpected-message",
@@ -261,7 +268,7 @@ std::optional<Work> Participant::nextWork() {
     receiveTensor(peer, std::move(message));
   }
   // A Fetch between BodyDone and Step asks for what the update changes.
-  if (!fetches_.empty() && reported_ > applied_) return exportWork();
+  if (!fetches_.empty() && isOfStep(fetches_.front().second)) return exportWork();
   if (state_ == State::decided) {
     assert(decision_.step == applied_ + 1 && reported_ >= decision_.step);
     state_ = State::updating;
@@ -349,8 +356,8 @@ void Participant::finish(Work&& work, Result&& result, double seconds) {
       assert(isExporting_);
       isExporting_ = false;
       const std::size_t fetcher = fetches_.front().first;
+      const bool isAwaited = isOfStep(fetches_.front().second);
       fetches_.pop_front();
-      const bool isAwaited = reported_ > applied_;
       links_[fetcher]->send(
           Blob{std::get<Flow>(work.input), {bytes->data(), bytes->size()}, bytes, isAwaited});
       return;

@@ -77,6 +77,7 @@ class Participant : public Engine {
   void startBatchOf(const TensorMessage& message);
   void receiveDecision(const StepDecision& decision);
   void receiveFetch(std::size_t from, const Fetch& fetch);
+  bool isOfStep(const Fetch& fetch) const;
   void receiveWeights(Blob&& blob);
   void receivePart(std::size_t from, Blob&& part);
   void receiveResume(std::size_t from, const Resume& resume);

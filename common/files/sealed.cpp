@@ -94,7 +94,7 @@ std::string readSealKey(const std::string& path) {
   const auto key = fromHex(text);
   if (key && key->size() == kSealKeyBytes) return *key;
   throw UsageError("not-a-key", path + " is not a key of 64 hexadecimal digits",
-                   "make one for all members: (umask 077; openssl rand -hex 32 > " + path + ")");
+                   "make one: (umask 077; openssl rand -hex 32 > " + path + ")");
 }
 
 }  // namespace cleave

@@ -3,6 +3,7 @@
 #include <ATen/Functions.h>
 #include <ATen/core/grad_mode.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -18,9 +19,10 @@ namespace {
 // device.
 at::Tensor normalLike(const at::Tensor& x, const DefenceContext& context) {
   at::Tensor values = at::empty_like(x, at::TensorOptions().device(at::kCPU).dtype(at::kFloat));
-  const BlockContext& block = context.block;
-  fillNormal(randomKey(context.seed, context.name,
-                       {static_cast<std::uint64_t>(block.at.phase), block.at.step, block.at.i}),
+  const MicroBatch& at = context.block.at;
+  const std::string stream = std::string(context.name) + " " + std::string(phaseName(at.phase)) +
+                             " " + std::to_string(at.step) + " " + std::to_string(at.i);
+  fillNormal(context.key(stream),
              {values.mutable_data_ptr<float>(), static_cast<std::size_t>(values.numel())});
   return values.to(x.device());
 }
@@ -57,10 +59,10 @@ at::Tensor withGradient(const at::Tensor& x, std::function<at::Tensor(const at::
 // The hook keeps copies of what the context borrows.
 template <typename Function>
 at::Tensor withNoisyGradient(const at::Tensor& x, const DefenceContext& context, Function noise) {
-  return withGradient(x, [seed = context.seed, name = context.name, block = context.block,
+  return withGradient(x, [key = context.key, name = context.name, block = context.block,
                           parameters = context.parameters, noise](const at::Tensor& gradient) {
     const at::NoGradGuard noGrad;
-    const DefenceContext kept{parameters, seed, name, block};
+    const DefenceContext kept{parameters, key, name, block};
     return noise(dense(gradient), kept);
   });
 }
@@ -69,14 +71,13 @@ at::Tensor withNoisyGradient(const at::Tensor& x, const DefenceContext& context,
 // one on average: the length no longer tells the classes apart (Li et al., ICLR 2022).
 at::Tensor hideNorms(const at::Tensor& x, const at::Tensor&, const DefenceContext& context) {
   return withNoisyGradient(x, context, [](const at::Tensor& g, const DefenceContext& kept) {
-    const at::Tensor norms = normsOf(g);
-    const at::Tensor factor =
-        norms.max().div(norms.clamp_min(std::numeric_limits<float>::min())).square().sub(1);
-    const at::Tensor draws = normalLike(norms, kept);
+    const at::Tensor wide = g.to(at::kDouble);  // lengths may differ by any factor
+    const at::Tensor norms = normsOf(wide), squares = norms.square();
+    const at::Tensor length = squares.max().sub(squares).clamp_min(0).sqrt();
     // A sample without a gradient keeps none.
-    const at::Tensor change =
-        at::where(norms.gt(0), factor.clamp_min(0).sqrt().mul(draws), at::zeros_like(norms));
-    return g.add(g.mul(perSample(change, g)));
+    const at::Tensor factor = at::where(norms.gt(0), length.div(norms), at::zeros_like(norms))
+                                  .mul(normalLike(norms, kept));
+    return g.add(wide.mul(perSample(factor, wide)).to(at::kFloat));
   });
 }
 
@@ -110,7 +111,7 @@ at::Tensor decorrelate(const at::Tensor& x, const at::Tensor& input,
 
 constexpr double kMaxDefence = 1e6;
 
-constexpr InsertParameterRow kNoise[] = {
+constexpr ParameterRow kNoise[] = {
     {"deviation", 0, kMaxDefence, std::nullopt, "standard deviation of the noise on each value",
      false},
     {"clip", 0, kMaxDefence, 0,
@@ -118,11 +119,11 @@ constexpr InsertParameterRow kNoise[] = {
      "no epsilon",
      false},
 };
-constexpr InsertParameterRow kGradientNoise[] = {
+constexpr ParameterRow kGradientNoise[] = {
     {"deviation", 0, kMaxDefence, std::nullopt,
      "length of the noise, relative to the longest gradient of the micro-batch", false},
 };
-constexpr InsertParameterRow kDistanceCorrelation[] = {
+constexpr ParameterRow kDistanceCorrelation[] = {
     {"weight", 0, kMaxDefence, std::nullopt,
      "weight of the squared distance correlation in the loss", false},
 };
@@ -158,49 +159,73 @@ const DefenceRow& findDefence(std::string_view name) {
   return findByName(defenceTable(), name, "bad-defence", "a kind of defence");
 }
 
-void addDefences(std::vector<BlockSpec>& blocks, const Defences& defences, int cut0, int cut1) {
-  for (const DefenceSpec& each : defences.list) {
-    const DefenceRow& row = findDefence(each.kind);
-    const std::size_t t = defendedTensor(
-        blocks[static_cast<std::size_t>((row.isAtFirstCut ? cut0 : cut1) - 1)].outputs);
-    BlockSpec& block = blocks[static_cast<std::size_t>(row.isAtFirstCut ? cut0 - 1 : cut1)];
-    block.savedPerSample +=
-        2 * elementCount(row.isAtFirstCut
-                             ? block.outputs[t].shape
-                             : blocks[static_cast<std::size_t>(cut1 - 1)].outputs[t].shape);
-    if (row.isAtFirstCut) block.batchInputs.push_back(0);
-    block.forward = [t, &row, parameters = each.parameters, seed = defences.seed,
-                     inner = std::move(block.forward)](TensorList x,
-                                                       std::span<const at::Tensor> tensors,
-                                                       const BlockContext& context) {
-      const DefenceContext at{parameters, seed, row.name, context};
-      if (!row.isAtFirstCut) {
-        x[t] = row.apply(x[t], {}, at);
-        return inner(x, tensors, context);
-      }
-      const at::Tensor input = std::move(x.back());
-      x.pop_back();
-      TensorList outputs = inner(x, tensors, context);
-      outputs[t] = row.apply(outputs[t], input, at);
-      return outputs;
-    };
-  }
+namespace {
+
+void addDefence(std::vector<BlockSpec>& blocks, const DefenceSpec& defence,
+                const Defences& defences, int cut0, int cut1) {
+  const DefenceRow& row = findDefence(defence.kind);
+  const int cut = row.isAtFirstCut ? cut0 : cut1;
+  const std::vector<BlockOutput>& crossing = blocks[static_cast<std::size_t>(cut - 1)].outputs;
+  const std::size_t t = defendedTensor(crossing);
+  const std::int64_t values = 2 * elementCount(crossing[t].shape);
+  BlockSpec& block = blocks[static_cast<std::size_t>(row.isAtFirstCut ? cut - 1 : cut)];
+  block.savedPerSample += values;
+  if (row.isAtFirstCut) block.batchInputs.push_back(0);
+  block.forward = [t, &row, parameters = defence.parameters, key = defences.key,
+                   inner = std::move(block.forward)](TensorList x,
+                                                     std::span<const at::Tensor> tensors,
+                                                     const BlockContext& context) {
+    const DefenceContext at{parameters, key, row.name, context};
+    if (!row.isAtFirstCut) {
+      x[t] = row.apply(x[t], {}, at);
+      return inner(x, tensors, context);
+    }
+    const at::Tensor input = std::move(x.back());
+    x.pop_back();
+    TensorList outputs = inner(x, tensors, context);
+    outputs[t] = row.apply(outputs[t], input, at);
+    return outputs;
+  };
 }
 
+}  // namespace
+
+void addDefences(std::vector<BlockSpec>& blocks, const Defences& defences, int cut0, int cut1) {
+  std::vector<const DefenceSpec*> order;
+  for (const DefenceSpec& each : defences.list) {
+    for (const DefenceSpec* const other : order) {
+      if (other->kind != each.kind) continue;
+      throw badDefence("privacy.defence lists '" + each.kind + "' twice", "remove one of them");
+    }
+    order.push_back(&each);
+  }
+  // At the last cut, the one that is added last changes the gradient first.
+  std::ranges::stable_partition(
+      order, [](const DefenceSpec* each) { return findDefence(each->kind).isAtFirstCut; });
+  std::reverse(
+      std::ranges::find_if(
+          order, [](const DefenceSpec* each) { return !findDefence(each->kind).isAtFirstCut; }),
+      order.end());
+  for (const DefenceSpec* const each : order) addDefence(blocks, *each, defences, cut0, cut1);
+}
+
+// In fp64: autocast would compute the product in half precision, and distances of near samples are
+// differences of large numbers.
 at::Tensor distanceCorrelation(const at::Tensor& x, const at::Tensor& y) {
   const auto centred = [](const at::Tensor& samples) {
-    const at::Tensor rows = samples.to(at::kFloat).flatten(1);
+    constexpr double kMinSquare = 1e-10;  // the square root has no derivative at 0
+    const at::Tensor rows = samples.to(at::kDouble).flatten(1);
     const at::Tensor squares = rows.square().sum(1, true);
-    constexpr double kLeast = 1e-10;  // the square root has no gradient at 0
     const at::Tensor distances =
-        squares.add(squares.t()).sub(rows.mm(rows.t()), 2).clamp_min(kLeast).sqrt();
+        squares.add(squares.t()).sub(rows.mm(rows.t()), 2).clamp_min(kMinSquare).sqrt();
     return distances.sub(distances.mean(0, true))
         .sub(distances.mean(1, true))
         .add(distances.mean());
   };
+  constexpr double kMinVariance = 1e-20;
   const at::Tensor a = centred(x), b = centred(y);
-  constexpr double kLeast = 1e-20;
-  return a.mul(b).mean().div(a.square().mean().mul(b.square().mean()).clamp_min(kLeast).sqrt());
+  return a.mul(b).mean().div(
+      a.square().mean().mul(b.square().mean()).clamp_min(kMinVariance).sqrt());
 }
 
 double epsilonOf(double deviation, double clip, std::uint64_t times, double delta) {

@@ -4,12 +4,14 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "common/core/random.h"
 #include "common/model/inserts.h"
 #include "common/model/model.h"
 
@@ -21,15 +23,16 @@ struct DefenceSpec {
   bool operator==(const DefenceSpec&) const = default;
 };
 
-// The client's defences. `seed`: of their random draws; the server must not know it.
+// The client's defences, at most one of each kind. `key`: the key of a stream of random numbers,
+// such as "noise train 3 0", which the server cannot compute; null unless a defence needs it.
 struct Defences {
   std::vector<DefenceSpec> list = {};
-  std::uint64_t seed = 0;
+  std::function<RandomKey(const std::string& stream)> key = nullptr;
 };
 
 struct DefenceContext {
   const std::map<std::string, double>& parameters;
-  std::uint64_t seed = 0;
+  std::function<RandomKey(const std::string& stream)> key;
   std::string_view name;  // of the kind
   const BlockContext& block;
 };
@@ -37,9 +40,9 @@ struct DefenceContext {
 struct DefenceRow {
   std::string_view name;
   std::string_view description;  // one line
-  std::span<const InsertParameterRow> parameters;
+  std::span<const ParameterRow> parameters;
   bool isAtFirstCut = true;  // else at the last one
-  bool draws = false;        // needs a seed
+  bool needsKey = false;     // draws random numbers
   // Returns the tensor that replaces the one at the cut, `x`, which crosses the first cut or has
   // crossed the last one: [samples, …]. May change its gradient. `input`: of the batch, for
   // defences at the first cut.
@@ -50,19 +53,20 @@ std::span<const DefenceRow> defenceTable();
 // Throws UsageError "bad-defence" with the nearest known name.
 const DefenceRow& findDefence(std::string_view name);
 
-// Adds the defences to the blocks before the first cut and after the last one, in their order.
-// `cut0`, `cut1`: positions of these cuts. Call after addInserts(). Throws UsageError
+// Adds the defences to the blocks before the first cut and after the last one; they act in their
+// order. `cut0`, `cut1`: positions of these cuts. Call after addInserts(). Throws UsageError
 // "bad-defence".
 void addDefences(std::vector<BlockSpec>& blocks, const Defences& defences, int cut0, int cut1);
 
-// Squared distance correlation of two batches of samples: 0 if they are independent, 1 if they are
-// equal up to rotation and scale (Székely et al., Annals of Statistics 35, 2007). fp32,
-// differentiable.
+// Squared distance correlation of two batches of samples: 1 if they are equal up to rotation and
+// scale (Székely et al., Annals of Statistics 35, 2007). That of independent samples is above 0,
+// the more so the fewer samples and the more values they have. fp64, differentiable.
 at::Tensor distanceCorrelation(const at::Tensor& x, const at::Tensor& y);
 
-// The noise's differential privacy for one training sample's activations, if each is sent `times`:
-// the zero-concentrated parameter of a Gaussian mechanism with sensitivity 2 x clip, and the
-// epsilon that follows for this delta (Bun and Steinke, TCC 2016).
+// What noise on a sample's activations certifies, if they are sent `times`: of a Gaussian mechanism
+// with sensitivity 2 x clip, the epsilon at this delta of local differential privacy, by way of
+// zero-concentrated differential privacy (Bun and Steinke, TCC 2016). Holds for fixed weights of
+// layers that compute each sample on its own.
 double epsilonOf(double deviation, double clip, std::uint64_t times, double delta);
 
 }  // namespace cleave

@@ -253,25 +253,25 @@ constexpr double kMaxFeatures = 1 << 16;
 constexpr double kMaxKernel = 64;
 constexpr double kMaxSteps = 1e9;
 
-constexpr InsertParameterRow kCorrection = {"correction",
-                                            0,
-                                            1,
-                                            0,
-                                            "of a frozen insert: above 0, the gradient of its "
-                                            "input x gets this times (x - x'), where x' is "
-                                            "the decoder's output",
-                                            false};
-constexpr InsertParameterRow kConvParameters[] = {
+constexpr ParameterRow kCorrection = {"correction",
+                                      0,
+                                      1,
+                                      0,
+                                      "of a frozen insert: above 0, the gradient of its "
+                                      "input x gets this times (x - x'), where x' is "
+                                      "the decoder's output",
+                                      false};
+constexpr ParameterRow kConvParameters[] = {
     {"channels", 1, kMaxFeatures, std::nullopt, "channels that cross the cut"},
     {"kernel", 1, kMaxKernel, 1, "kernel and stride of the convolution"},
     kCorrection,
 };
-constexpr InsertParameterRow kRankParameters[] = {
+constexpr ParameterRow kRankParameters[] = {
     {"rank", 1, kMaxFeatures, std::nullopt, "features that cross the cut"},
     kCorrection,
 };
 
-constexpr InsertParameterRow kDecayParameters[] = {
+constexpr ParameterRow kDecayParameters[] = {
     kRankParameters[0],
     {"decay", 0, 1, 0.5, "share of the features that remain after every `every_steps` steps",
      false},
@@ -281,7 +281,7 @@ constexpr InsertParameterRow kDecayParameters[] = {
      false},
 };
 
-constexpr InsertParameterRow kPcaParameters[] = {
+constexpr ParameterRow kPcaParameters[] = {
     {"channels", 1, kMaxFeatures, std::nullopt, "channels or features that cross the cut"},
     {"kernel", 1, kMaxKernel, 1, "height and width of the windows of images"},
     {"every_steps", 1, kMaxSteps, 10, "number of training steps between two bases"},
@@ -301,7 +301,7 @@ constexpr InsertRow kInserts[] = {
      kPcaParameters, pcaLayers},
 };
 
-std::string textOf(double value, const InsertParameterRow& row) {
+std::string textOf(double value, const ParameterRow& row) {
   const bool isShort = row.isWhole && value == std::floor(value) && std::abs(value) <= kMaxSteps;
   return isShort ? std::to_string(static_cast<std::int64_t>(value)) : shortestText(value);
 }
@@ -310,7 +310,7 @@ InsertParameters checkedParameters(const InsertSpec& insert) {
   const InsertRow& row = findInsert(insert.kind);
   InsertParameters values;
   std::vector<std::string> known;
-  for (const InsertParameterRow& each : row.parameters) {
+  for (const ParameterRow& each : row.parameters) {
     const std::string name(each.name);
     known.push_back(name);
     const auto given = insert.parameters.find(name);

@@ -51,7 +51,7 @@ struct InsertLayers {
   double momentum = 0;
 };
 
-struct InsertParameterRow {
+struct ParameterRow {
   std::string_view name;
   double min, max;
   std::optional<double> defaultValue;  // nullopt: required
@@ -65,7 +65,7 @@ using InsertParameters = std::map<std::string, double>;
 struct InsertRow {
   std::string_view name;
   std::string_view description;  // one line
-  std::span<const InsertParameterRow> parameters;
+  std::span<const ParameterRow> parameters;
   // `shape`: that of the tensor at the cut, without the batch. Throws UsageError "bad-insert" if
   // the kind cannot encode such a tensor; key() is the parameter that does not fit.
   InsertLayers (*layers)(const Shape& shape, const InsertParameters& parameters);

@@ -150,7 +150,7 @@ std::optional<Change> changeOf(const KeyText& key) {
 std::optional<Change> changeOfInsert(const std::string& name) {
   for (const InsertRow& insert : insertTable()) {
     std::string parameters;
-    for (const InsertParameterRow& row : insert.parameters) {
+    for (const ParameterRow& row : insert.parameters) {
       parameters += fmt::format(", {}: {}", row.name, row.defaultValue.value_or(row.max));
     }
     const auto with = [&](const std::string& extra) {
@@ -163,7 +163,7 @@ std::optional<Change> changeOfInsert(const std::string& name) {
       after["insert[0]." + name] = "x";
       return Change{before, after};
     }
-    for (const InsertParameterRow& row : insert.parameters) {
+    for (const ParameterRow& row : insert.parameters) {
       if (row.name != name) continue;
       const Values before = with("run.seed=1");
       Values after = before;

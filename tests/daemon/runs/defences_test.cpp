@@ -76,6 +76,9 @@ TEST_CASE("a defence that cannot work is refused with what to change") {
   CHECK_THAT(refused(with(run.with("{kind: distance_correlation, weight: 1}"),
                           {"--set", "precision.client=fp16"})),
              Contains("bad-defence") && Contains("scale_loss"));
+  CHECK_THAT(refused(with(run.with("{kind: max_norm}"), {"--set", "train.micro_batches=32"})),
+             Contains("bad-defence") && Contains("train.micro_batches"));
+  CHECK_THAT(refused(run.with("[{kind: max_norm}, {kind: max_norm}]")), Contains("twice"));
   CHECK_THAT(refused(with(run.with("{kind: max_norm}"),
                           {"--set", "cohort={id: c, members: [a, b], member: a}"})),
              Contains("bad-defence") && Contains("cohort"));
