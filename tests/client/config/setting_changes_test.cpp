@@ -146,42 +146,42 @@ std::optional<Change> changeOf(const KeyText& key) {
   return std::nullopt;
 }
 
-// The items of lists of maps cannot be overridden one by one.
-std::optional<Change> changeOfInsert(const std::string& name) {
-  for (const InsertRow& insert : insertTable()) {
+// The items of lists of maps cannot be overridden one by one. `list`: the key of the list. `item`:
+// what each item has besides its kind and that kind's parameters.
+template <typename Rows>
+std::optional<Change> changeOfItem(const Rows& rows, const std::string& list,
+                                   const std::string& item, const std::string& name) {
+  for (const auto& row : rows) {
     std::string parameters;
-    for (const ParameterRow& row : insert.parameters) {
-      parameters += fmt::format(", {}: {}", row.name, row.defaultValue.value_or(row.max));
+    for (const ParameterRow& each : row.parameters) {
+      parameters += fmt::format(", {}: {}", each.name, each.defaultValue.value_or(each.max));
     }
-    const auto with = [&](const std::string& extra) {
-      return valuesWith(
-          {fmt::format("insert={{cut: 0, kind: {}{}}}", insert.name, parameters), extra});
-    };
-    if (name == "cut" || name == "kind") {
-      const Values before = with("run.seed=1");
-      Values after = before;
-      after["insert[0]." + name] = "x";
-      return Change{before, after};
-    }
-    for (const ParameterRow& row : insert.parameters) {
-      if (row.name != name) continue;
-      const Values before = with("run.seed=1");
-      Values after = before;
-      REQUIRE(after.contains("insert[0]." + name));
-      after["insert[0]." + name] = "x";
-      return Change{before, after};
-    }
+    const Values before =
+        valuesWith({fmt::format("{}={{{}kind: {}{}}}", list, item, row.name, parameters),
+                    "privacy.key_file=k"});
+    Values after = before;
+    const auto found = after.find(list + "[0]." + name);
+    if (found == after.end()) continue;
+    found->second = "x";
+    return Change{before, after};
   }
   return std::nullopt;
+}
+
+std::optional<Change> changeOfAny(const KeyText& key) {
+  const std::size_t dot = key.name.rfind('.');
+  const std::string list = key.name.substr(0, dot);
+  const std::string name = key.name.substr(dot + 1);
+  if (list == "insert") return changeOfItem(insertTable(), list, "cut: 0, ", name);
+  if (list == "privacy.defence") return changeOfItem(defenceTable(), list, "", name);
+  return changeOf(key);
 }
 
 TEST_CASE("every key is fixed, and named if it is changed, or may change") {
   std::size_t fixed = 0, free = 0;
   for (const KeyText& key : clientKeys()) {
     CAPTURE(key.name, key.type);
-    const bool isInsert = key.name.starts_with("insert.");
-    const auto change =
-        isInsert ? changeOfInsert(key.name.substr(key.name.find('.') + 1)) : changeOf(key);
+    const auto change = changeOfAny(key);
     REQUIRE(change);  // otherwise add a value to candidates(), or a configuration to bases()
     try {
       const auto changes = changesBetween(change->before, change->after, "runs/R", {});
@@ -193,7 +193,7 @@ TEST_CASE("every key is fixed, and named if it is changed, or may change") {
     } catch (const UsageError& error) {
       CHECK(key.mark != KeyMark::mayChange);
       CHECK(error.code() == "other-run-spec");
-      CHECK_THAT(error.what(), Contains(isInsert ? key.name.substr(key.name.find('.')) : key.name));
+      CHECK_THAT(error.what(), Contains(key.name.substr(key.name.rfind('.') + 1)));
       CHECK_THAT(error.hint(), Contains("cleave-client keys"));
       ++fixed;
     }
@@ -270,7 +270,9 @@ TEST_CASE("only these keys may change") {
                        "metrics.rotate",
                        "metrics.tensorboard",
                        "metrics.listen",
-                       "metrics.anywhere"});
+                       "metrics.anywhere",
+                       "privacy.detect",
+                       "privacy.detect_every"});
 }
 
 TEST_CASE("the error names all fixed keys with both values, and no others") {

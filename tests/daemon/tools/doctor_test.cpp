@@ -83,7 +83,7 @@ TEST_CASE("doctor finds no problems with a good server, and reports its measurem
   CHECK_THAT(found.sentence("certificates"), Contains("belongs to alice and expires on "));
   CHECK(found.at("certificates").at("figures").at("days_left").get<double>() ==
         Approx(30).margin(0.1));
-  CHECK_THAT(found.sentence("server"), Contains("cleave ") && Contains("wire format version 5"));
+  CHECK_THAT(found.sentence("server"), Contains("cleave ") && Contains("wire format version 6"));
   CHECK(found.at("link").at("figures").at("round_trip_seconds") > 0);
   CHECK(found.at("admission").at("figures").at("device") == "cpu");
   CHECK_THAT(found.sentence("link"),
