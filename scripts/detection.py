@@ -48,6 +48,8 @@ def client(programs, run, port, *options, **settings):
     values = settings if resumes else {**SETTINGS, **settings}
     ended = subprocess.run([programs / "cleave-client", "train", *words, "--server", f"127.0.0.1:{port}", *options,
                             *(f"--set={key.replace('__', '.')}={value}" for key, value in values.items())], capture_output=True, text=True)  # fmt: skip
+    if ended.returncode != 0 and "[foreign-gradients]" not in ended.stderr:
+        sys.exit(f"detection.py: the client failed: {ended.stderr}")
     return ended.returncode, ended.stderr
 
 
