@@ -75,7 +75,10 @@ std::vector<Replica> PreparedRun::replicas() const {
 }
 
 void planFor(PreparedRun& run, const RunSpec& spec) {
+  // A second plan, with codecs that were chosen by measuring, has the key of the first one.
+  const auto defenceKey = std::move(run.plan.stage.defences.key);
   run.plan = clientPlan(spec, run.settings, run.userModel.get());
+  run.plan.stage.defences.key = defenceKey;
   run.bodies = bodyPlans(run.plan, run.settings, *run.data.train, run.userModel.get());
   run.plan.samplesOnDisk = run.settings.samplesOnDisk;
 }

@@ -60,6 +60,11 @@ TEST_CASE("a resumed run has the draws of an undisturbed one, and a defence chan
   REQUIRE(resume(run.path("killed")).code == 0);
   CHECK((run.tensors("killed") == run.tensors("whole")));
   CHECK((run.tensors("plain") != run.tensors("whole")));
+  // The codec that the client chooses itself on loopback, and checks of the server's gradients.
+  const Arguments chosen = with(more, {"--set", "codec=auto", "--set", "privacy.detect=true",
+                                       "--set", "privacy.detect_every=1"});
+  CHECK(runClient("train", run.path("chosen"), chosen).code == 0);
+  CHECK(summaryOf(run.path("chosen")).at("detection").at("checks") > 0);
 }
 
 TEST_CASE("a defence that cannot work is refused with what to change") {
