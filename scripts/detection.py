@@ -17,7 +17,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "python"), str(ROOT / "tests/hostile")]
 
 import torch  # noqa: E402
-from hijack import Hijacker  # noqa: E402
+from hijack import Hijacker, Server  # noqa: E402
 from privacy import part  # noqa: E402
 
 from cleave_split.privacy.recording import Recording  # noqa: E402
@@ -28,17 +28,6 @@ SETTINGS = {"model.width": 8, "model.cuts": [HEAD, 13], "train.batch": 64, "trai
             "train.learning_rate": "{schedule: constant, peak: 0.001}", "threads": "{client: 1, server: 1}"}  # fmt: skip
 CODECS = ("none", "block:bits=8", "block:bits=4", "topk:ratio=0.1", "power:rank=2,iterations=2")
 ACTIVATION = (8, 14, 14)
-
-
-class Server:
-    def __init__(self, programs, folder):
-        self.process = subprocess.Popen([programs / "cleave-server", "serve", "--set=listen.port=0", f"--set=store={folder}/store"],
-                                        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)  # fmt: skip
-        self.port = int(self.process.stdout.readline().rsplit(":", 1)[1])
-
-    def stop(self):
-        self.process.terminate()
-        self.process.wait()
 
 
 def client(programs, run, port, *options, **settings):

@@ -4,6 +4,7 @@
 #include <spdlog/fmt/fmt.h>
 
 #include <cstdint>
+#include <map>
 #include <span>
 #include <string>
 #include <string_view>
@@ -39,7 +40,9 @@ struct KindParameters {
   std::string_view name;
   std::span<const ParameterRow> rows;
 };
-double readParameter(Config& config, const std::string& path, const ParameterRow& row);
+// The values of the kind's parameters in an element, whose keys begin with `item`.
+std::map<std::string, double> readParameters(Config& config, const std::string& item,
+                                             std::span<const ParameterRow> rows);
 // Adds a row "LIST.PARAMETER" per parameter. `isSent`: KeyMark::sent.
 void addParameterKeys(Table& table, const std::string& list,
                       const std::vector<KindParameters>& kinds, bool isSent);

@@ -14,14 +14,24 @@ std::string typeOf(const ParameterRow& row) {
              : numberType(row.min, row.max);
 }
 
-}  // namespace
-
 double readParameter(Config& config, const std::string& path, const ParameterRow& row) {
   if (!row.isWhole) return config.number(path, row.min, row.max, row.defaultValue);
   std::optional<std::int64_t> defaultValue;
   if (row.defaultValue) defaultValue = static_cast<std::int64_t>(*row.defaultValue);
   return static_cast<double>(config.integer(path, static_cast<std::int64_t>(row.min),
                                             static_cast<std::int64_t>(row.max), defaultValue));
+}
+
+}  // namespace
+
+std::map<std::string, double> readParameters(Config& config, const std::string& item,
+                                             std::span<const ParameterRow> rows) {
+  std::map<std::string, double> values;
+  for (const ParameterRow& row : rows) {
+    const std::string name(row.name);
+    values[name] = readParameter(config, item + name, row);
+  }
+  return values;
 }
 
 // The rows only document the keys: another row reads their values.

@@ -139,10 +139,7 @@ void readInserts(Config& config, Settings& settings) {
     InsertSpec& insert = settings.inserts.emplace_back();
     insert.cut = static_cast<std::uint32_t>(config.integer(item + "cut", 0, kMaxServers));
     insert.kind = config.text(item + "kind", std::nullopt, listOf(insertTable()));
-    for (const ParameterRow& row : findInsert(insert.kind).parameters) {
-      const std::string name(row.name);
-      insert.parameters[name] = readParameter(config, item + name, row);
-    }
+    insert.parameters = readParameters(config, item, findInsert(insert.kind).parameters);
   }
 }
 

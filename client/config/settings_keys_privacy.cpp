@@ -14,10 +14,7 @@ void readDefences(Config& config, Settings& settings) {
     const std::string item = fmt::format("privacy.defence[{}].", n);
     DefenceSpec& defence = settings.defences.emplace_back();
     defence.kind = config.text(item + "kind", std::nullopt, listOf(defenceTable()));
-    for (const ParameterRow& row : findDefence(defence.kind).parameters) {
-      const std::string name(row.name);
-      defence.parameters[name] = readParameter(config, item + name, row);
-    }
+    defence.parameters = readParameters(config, item, findDefence(defence.kind).parameters);
   }
 }
 

@@ -2,9 +2,23 @@
 gradient/0 of training steps. For codec `none`."""
 import socket
 import struct
+import subprocess
 import threading
 
 import wire as w
+
+
+class Server:
+    """An honest cleave-server. `settings`: options of `serve`."""
+
+    def __init__(self, programs, folder, *settings):
+        self.process = subprocess.Popen([programs / "cleave-server", "serve", "--set=listen.port=0", f"--set=store={folder}/store", *settings],
+                                        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)  # fmt: skip
+        self.port = int(self.process.stdout.readline().rsplit(":", 1)[1])
+
+    def stop(self):
+        self.process.terminate()
+        self.process.wait()
 
 
 class Hijacker:

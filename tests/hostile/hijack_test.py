@@ -21,17 +21,6 @@ CODECS = {
 MODELS = ["model={name: mlp, width: 16, depth: 3, dropout: 0.3}", "model={name: small_cnn, width: 4}"]
 
 
-class Server:
-    def __init__(self, programs, folder, *settings):
-        self.process = subprocess.Popen([programs / "cleave-server", "serve", "--set=listen.port=0", f"--set=store={folder}/store", *settings],
-                                        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)  # fmt: skip
-        self.port = int(self.process.stdout.readline().rsplit(":", 1)[1])
-
-    def stop(self):
-        self.process.terminate()
-        self.process.wait()
-
-
 class Client:
     """Each run has 16 steps, and all of them are checked."""
 
@@ -117,7 +106,7 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)
         client = Client(programs, folder)
-        servers = [Server(programs, folder / "a"), Server(programs, folder / "b", "--set=weights.fetch=false")]
+        servers = [hijack.Server(programs, folder / "a"), hijack.Server(programs, folder / "b", "--set=weights.fetch=false")]
         try:
             honest(client)
             hijacked(client, servers[0])
