@@ -6,6 +6,7 @@ import json
 import math
 import os
 import pathlib
+import subprocess
 import sys
 import tempfile
 import unittest
@@ -30,6 +31,21 @@ def profile(blocks):
     return {"blocks": [{"name": name, "output_bytes_per_sample": 1000, "parameter_bytes": 4 * MB, "saved_bytes_per_sample": 1 * MB,
                         "update_seconds": 0.001} for name in blocks],
             "sizes": [{"samples": 4, "forward_seconds": [0.04] * len(blocks), "backward_seconds": [0.08] * len(blocks), "loss_seconds": 0.01}]}
+
+
+class ResidentMemory(unittest.TestCase):
+    def test_resident(self):
+        """A server computes a run in a process of its own, whose memory counts."""
+        waits = "import sys; held = b'x' * {} * 2**20; print('ready', flush=True); sys.stdin.read()"
+        server = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {waits.format(200)!r}])"
+        client = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {server!r}])"
+        with subprocess.Popen([sys.executable, "-c", client], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+            process.stdout.readline()
+            peaks = parallelism.resident_so_far(process.pid)
+            process.stdin.close()
+        own, of_server = (peaks[pid] for pid in sorted(peaks))
+        self.assertLess(own, 150 * 2**20)
+        self.assertGreater(of_server, 200 * 2**20)
 
 
 class DataParallel(unittest.TestCase):

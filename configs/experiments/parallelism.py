@@ -192,16 +192,34 @@ def export(model, file, tokens):
     cleave_split.export(built, inputs, file, output="logits" if tokens else None)
 
 
+def children_of(pid):
+    with open(f"/proc/{pid}/task/{pid}/children", encoding="ascii") as file:
+        return [int(each) for each in file.read().split()]
+
+
+def family_of(pid):
+    """The process and its descendants."""
+    return [pid, *(each for child in children_of(pid) for each in family_of(child))]
+
+
+def resident_so_far(pid):
+    """The maximum resident bytes so far of the process and of each of its children, by pid. For a child with descendants, which is a server, they are those
+    of the largest of these processes: the one that computes the run."""
+    peaks = {}
+    for device, family in [(pid, [pid]), *((child, family_of(child)) for child in children_of(pid))]:
+        for each in family:
+            with open(f"/proc/{each}/status", encoding="ascii") as file:
+                resident = [1024 * int(line.split()[1]) for line in file if line.startswith("VmHWM:")]
+            peaks[device] = max([peaks.get(device, 0), *resident])
+    return peaks
+
+
 def resident_peaks(process):
     """Waits until a process has ended. Returns the maximum resident bytes of the process and of each of its children."""
     peaks = {}
     while process.poll() is None:
         try:
-            with open(f"/proc/{process.pid}/task/{process.pid}/children", encoding="ascii") as file:
-                children = file.read().split()
-            for pid in [process.pid, *map(int, children)]:
-                with open(f"/proc/{pid}/status", encoding="ascii") as file:
-                    peaks.update((pid, 1024 * int(line.split()[1])) for line in file if line.startswith("VmHWM:"))
+            peaks = {**peaks, **{pid: max(bytes_, peaks.get(pid, 0)) for pid, bytes_ in resident_so_far(process.pid).items()}}
         except OSError:
             pass  # a process has just ended
         try:
@@ -332,16 +350,28 @@ class Lab:
 
     def measured(self, row, memory, expected):
         """The measured figures of a row, or None. `expected`: seconds per step, as predicted."""
-        in_flight = f" {row.in_flight} in flight" if row.in_flight else ""
-        method = f"pipeline {row.cuts} {row.chunks} chunks{in_flight} {SCHEDULE}" if row.cuts else "data parallel"
-        name = f"measured {row.model} {row.devices} devices batch {row.batch} {method}"
+        name, may_measure = self.measurement(row)
         steps = min(MAX_STEPS, int(self.options.max_seconds / expected) - WARM_UP)
-        has_room = row.devices * self.options.threads <= len(os.sched_getaffinity(0)) and sum(memory) < available_memory()
-        is_measurable = has_room and steps >= 1 and not (self.options.predict or self.options.table)
+        is_measurable = may_measure and sum(memory) < available_memory() and steps >= 1
         if self.options.device_speed != 1 or not (is_measurable or os.path.exists(self.path(name))):
             return None
         return self.kept(name, lambda: (self.pipeline if row.cuts else self.data_parallel)(row, steps),
                          f", about {(WARM_UP + steps) * expected:.0f} s")  # fmt: skip
+
+    def measurement(self, row):
+        """The name of a row's measurement, and whether options and cores allow it to be made."""
+        in_flight = f" {row.in_flight} in flight" if row.in_flight else ""
+        method = f"pipeline {row.cuts} {row.chunks} chunks{in_flight} {SCHEDULE}" if row.cuts else "data parallel"
+        options = self.options
+        may_measure = row.devices * options.threads <= len(os.sched_getaffinity(0)) and not (options.predict or options.table)
+        return f"measured {row.model} {row.devices} devices batch {row.batch} {method}", may_measure and options.device_speed == 1
+
+    def say_estimate(self, rows):
+        """Prints how long the measurements that are left will take at most, before the first of them."""
+        missing = [not os.path.exists(self.path(name)) for name, may_measure in map(self.measurement, rows) if may_measure]
+        if any(missing):
+            say(f"measures at most {sum(missing)} rows, for at most {sum(missing) * self.options.max_seconds / 60:.0f} min in total; before "
+                f"them, parts and single processes, from which the other rows are predicted")  # fmt: skip
 
     # ---- Predictions ----
 
@@ -577,8 +607,10 @@ def compare(options):
     """All figures, as in the JSON."""
     lab = Lab(options)
     only = options.only or [*MODELS, "bytes", "pipedream"]
+    wanted = [each for each in ROWS if each.model in only]
+    lab.say_estimate(wanted)
     rows = []
-    for row in (each for each in ROWS if each.model in only):
+    for row in wanted:
         try:
             rows.append(figures(lab, row, options.memory_gib * GIB))
         except Missing as missing:

@@ -42,7 +42,7 @@ MOBILENET = {"data/mobilenet_v2.safetensors": "save torchvision's MobileNet_V2_W
 GLUE_FILES = "unpack GLUE's {} into data/glue/"
 # Per experiment, what its user must provide, and how.
 NEEDED = {
-    "cifar10": {**CIFAR10, **MOBILENET},
+    **dict.fromkeys(("cifar10", "two_machines"), {**CIFAR10, **MOBILENET}),
     "cifar100": {"data/cifar-100-binary": "unpack CIFAR-100's binary version into data/", **MOBILENET},
     "food101": {"data/food-101/meta/train.txt": "unpack Food-101 into data/", **MOBILENET},
     "rte": {f"{GLUE}/RTE/train.tsv": GLUE_FILES.format("RTE")},
@@ -377,14 +377,18 @@ def client(options, command, settings):
     return [os.path.join(options.programs, "cleave-client"), command, "--config", config, *(part for each in assignments for part in ("--set", each))]
 
 
+def require(experiment, files):
+    """Ends with a message if the experiment's user must provide some of these files first; `files` says how."""
+    missing = {file: how for file, how in files.items() if not os.path.exists(file)}
+    if missing:
+        sys.exit("\n".join(f"{experiment} needs {file}: {how}" for file, how in missing.items()))
+
+
 def prepare(options):
     """Makes the files that the experiment needs, unless they exist. Ends with a message if the user must provide some first."""
     made = PREPARE[options.experiment]
     is_made = made and all(map(os.path.exists, made))
-    missing = {file: how for file, how in NEEDED.get(options.experiment, {}).items()
-               if not os.path.exists(file) and not (is_made and file.startswith(GLUE))}
-    if missing:
-        sys.exit("\n".join(f"{options.experiment} needs {file}: {how}" for file, how in missing.items()))
+    require(options.experiment, {file: how for file, how in NEEDED.get(options.experiment, {}).items() if not (is_made and file.startswith(GLUE))})
     for file, (program, *arguments) in PREPARE[options.experiment].items():
         if not os.path.exists(file):
             command = [os.path.join(options.programs, program)] if program == "cleave-client" else [sys.executable, f"configs/experiments/{program}"]
@@ -410,28 +414,39 @@ def log_file(experiment):
     return os.path.join("sweeps", experiment, "log.txt")
 
 
+def run_seconds(train, server=()):
+    """How long a run of this train command takes at the speed of three steps, without evaluations. Ends with the program's error if it cannot run."""
+    plan = subprocess.run([*train, "--dry-run", "--json"], capture_output=True, text=True)
+    if plan.returncode:
+        sys.exit(plan.stderr.strip())
+    with tempfile.TemporaryDirectory() as temporary:
+        run = os.path.join(temporary, "run")
+        short = ["--set", "train.max_steps=3", "--set", "eval.every=0", "--set", "keep={}", "--run-dir", run, "--quiet"]
+        measured = subprocess.run([*train, *short, *server], capture_output=True, text=True)
+        steps = [float(each["seconds"]) for each in read(os.path.join(run, "steps.csv")) if each["phase"] == "train"]
+    if measured.returncode or not steps:
+        sys.exit(measured.stderr.strip())
+    return json.loads(plan.stdout)["steps"] * min(steps)
+
+
+def say_estimate(program, left, seconds):
+    """Prints how long the runs that are left will take, before the first of them."""
+    duration = f"{seconds / 3600:.1f} hours" if seconds >= 3600 else f"{max(seconds / 60, 1):.0f} min"
+    print(f"{program}: {left} runs are left, about {duration} with codec none's step time and without evaluations", file=sys.stderr, flush=True)
+
+
 def estimate(options, rows):
-    """Prints how long the runs that are left will take at the speed of three steps with codec none."""
+    """Prints how long the runs that are left will take."""
     seconds, left = 0.0, 0
+    server = ["--server", options.server] if options.server else []
     for row in rows:
         done = sum(len(runs(options.experiment, row, codec).keys() & set(row.seeds)) for codec in row.codecs)
         count = len(row.codecs) * len(row.seeds) - done
-        if count == 0:
-            continue
-        settings = {**row.settings, "codec": "none"}
-        plan = subprocess.run([*client(options, "train", settings), "--dry-run", "--json"], capture_output=True, text=True)
-        with tempfile.TemporaryDirectory() as temporary:
-            run = os.path.join(temporary, "run")
-            command = [*client(options, "train", {**settings, "train.max_steps": "3", "eval.every": "0", "keep": "{}"}), "--run-dir", run, "--quiet"]
-            measured = subprocess.run([*command, *(["--server", options.server] if options.server else [])], capture_output=True, text=True)
-            steps = [float(each["seconds"]) for each in read(os.path.join(run, "steps.csv")) if each["phase"] == "train"]
-        if plan.returncode or measured.returncode or not steps:
-            sys.exit((measured.stderr or plan.stderr).strip())
-        seconds += count * json.loads(plan.stdout)["steps"] * min(steps)
-        left += count
+        if count:
+            seconds += count * run_seconds(client(options, "train", {**row.settings, "codec": "none"}), server)
+            left += count
     if left:
-        print(f"results: {left} runs are left, about {seconds / options.jobs / 3600:.1f} hours with codec none's step time and without evaluations",
-              file=sys.stderr, flush=True)
+        say_estimate("results", left, seconds / options.jobs)
 
 
 def folder(experiment, row, what):

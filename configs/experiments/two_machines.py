@@ -30,13 +30,13 @@ import statistics
 import subprocess
 import sys
 
-from results import POWER, corrected, markdown
-
+from results import NEEDED, POWER, corrected, markdown, require, run_seconds, say_estimate
 
 # Conv inserts: 4 x 4 windows with a stride of 4 at the first cut, and 1280 to 320 channels at the second one.
 CODECS = {"none": {"codec": "none"}, "conv insert, 32 channels": {"codec": "none", **corrected(32, 320)},
           "conv insert, 20 channels": {"codec": "none", **corrected(20, 320)}, "power (3,7)": {"codec": POWER}}  # fmt: skip
 MICRO_BATCHES = [1, 4, 8]
+DEFAULT_CONFIG = "configs/experiments/cifar10.yaml"
 MIB = 1 << 20
 COLUMNS = ["Codec", "Ratio", "Accuracy", "Average", "Peak client", "Peak server", "Peak down", "Computation", "Total", "Micro-batches"]
 PUBLISHED = {"none": "none", "power:rank=3,iterations=2": "power (3,7)"}
@@ -62,32 +62,41 @@ def settings_of(options, codec):
         command = [os.path.join(options.programs, "cleave-client"), "pretrain-inserts", "--config", options.config, "--output", file]
         for setting in [f"insert={settings['insert']}", f"train.freeze={settings['train.freeze']}", *options.set]:
             command += ["--set", setting]
-        subprocess.run(command, check=True, stdout=sys.stderr)
+        ended = subprocess.run(command, stdout=sys.stderr)
+        if ended.returncode:
+            sys.exit(f"two_machines: pretrain-inserts failed with exit code {ended.returncode}; correct the cause, and rerun the same command to resume")
     return {**settings, "weights.file": file}
+
+
+def train_command(options, settings):
+    """A command line that trains with these settings, without the server."""
+    command = [os.path.join(options.programs, "cleave-client"), "train", "--config", options.config]
+    assignments = [*(f"{key}={value}" for key, value in settings.items()), *options.set]
+    if options.steps:
+        assignments += [f"train.max_steps={options.steps}", "eval.every=0"]
+    return [*command, *(part for each in assignments for part in ("--set", each))]
+
+
+def server_options(options):
+    return [*(["--server", options.server] if options.server else []), *(["--tls", options.tls] if options.tls else [])]
+
+
+def is_done(options, codec, micro_batches):
+    return os.path.exists(os.path.join(point_folder(options, codec, micro_batches), "summary.json"))
 
 
 def train(options, codec, micro_batches):
     """Trains one point unless it is done. Returns the exit code."""
-    folder = point_folder(options, codec, micro_batches)
-    if os.path.exists(os.path.join(folder, "summary.json")):
+    if is_done(options, codec, micro_batches):
         return 0
-    command = [os.path.join(options.programs, "cleave-client"), "train", "--quiet"]
+    folder = point_folder(options, codec, micro_batches)
     if os.path.exists(os.path.join(folder, "run.json")):
-        command += ["--resume", folder]
+        command = [os.path.join(options.programs, "cleave-client"), "train", "--resume", folder]
     else:
-        command += ["--config", options.config, "--run-dir", folder, "--trace", os.path.join(options.folder, os.path.basename(folder) + ".trace"),
-                    "--trace-steps", str(min(TRACED, options.steps or TRACED))]
-        settings = [*(f"{key}={value}" for key, value in settings_of(options, codec).items()), f"train.micro_batches={micro_batches}", *options.set]
-        if options.steps:
-            settings += [f"train.max_steps={options.steps}", "eval.every=0"]
-        for setting in settings:
-            command += ["--set", setting]
-        if options.server:
-            command += ["--server", options.server]
-        if options.tls:
-            command += ["--tls", options.tls]
-    print(f"two_machines: {codec}, {micro_batches} micro-batches", file=sys.stderr)
-    return subprocess.run(command, stdout=subprocess.DEVNULL).returncode
+        command = [*train_command(options, {**settings_of(options, codec), "train.micro_batches": micro_batches}), "--run-dir", folder,
+                   "--trace", folder + ".trace", "--trace-steps", str(min(TRACED, options.steps or TRACED)), *server_options(options)]  # fmt: skip
+    print(f"two_machines: {codec}, {micro_batches} micro-batches", file=sys.stderr, flush=True)
+    return subprocess.run([*command, "--quiet"], stdout=subprocess.DEVNULL).returncode
 
 
 def computation_seconds(trace):
@@ -116,7 +125,7 @@ def direction_bytes(steps):
 def figures(options, codec, micro_batches):
     """The point's row, or None if it is not done."""
     folder, without = point_folder(options, codec, micro_batches), point_folder(options, "none", micro_batches)
-    if not all(os.path.exists(os.path.join(each, "summary.json")) for each in (folder, without)):
+    if not (is_done(options, codec, micro_batches) and is_done(options, "none", micro_batches)):
         return None
     with open(os.path.join(folder, "summary.json"), encoding="utf-8") as file:
         summary = json.load(file)
@@ -132,7 +141,7 @@ def figures(options, codec, micro_batches):
                 peaks[row["role"]] = max(peaks[row["role"]], float(row["wire_bytes"]) / seconds)
             if row["role"] == "send" and row["delivery_rate"]:
                 sending = max(sending, float(row["delivery_rate"]))
-    trace = os.path.join(options.folder, os.path.basename(folder) + ".trace")
+    trace = folder + ".trace"
     computation = computation_seconds(trace) if os.path.exists(trace) else None
     accuracy = summary.get("eval", {}).get("best_top1")
     return [codec, f"{ratio:.3f}", f"{100 * accuracy:.2f} %" if accuracy is not None else "",
@@ -182,7 +191,7 @@ def main():
     parser.add_argument("--programs", default="build/release/bin", help="folder of cleave-client; default: build/release/bin")
     parser.add_argument("--server", help="HOST:PORT; default: the client starts its own")
     parser.add_argument("--tls", help="folder of the client's certificates")
-    parser.add_argument("--config", default="configs/experiments/cifar10.yaml")
+    parser.add_argument("--config", default=DEFAULT_CONFIG, help=f"default: {DEFAULT_CONFIG}")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="replaces one value of the configuration; repeatable")
     parser.add_argument("--steps", type=int, help="only this many steps per point, without evaluation")
     parser.add_argument("--folder", help="folder of the runs; default: sweeps/two-machines, with -speed if --steps is given")
@@ -192,7 +201,17 @@ def main():
     options.folder = options.folder or "sweeps/two-machines" + ("-speed" if options.steps else "")
     os.makedirs(options.folder, exist_ok=True)
     points = [(codec, number) for codec in CODECS for number in MICRO_BATCHES]
-    failed = 0 if options.table else sum(train(options, *point) != 0 for point in points)
+    failed = 0
+    if not options.table:
+        left = sum(not is_done(options, *point) for point in points)
+        if options.config == DEFAULT_CONFIG and not options.set:
+            require("two_machines", NEEDED["two_machines"])
+        if left:
+            say_estimate("two_machines", left, left * run_seconds(train_command(options, CODECS["none"]), server_options(options)))
+        try:
+            failed = sum(train(options, *point) != 0 for point in points)
+        except KeyboardInterrupt:
+            sys.exit("two_machines: interrupted; rerun the same command to resume")
     ours = [row for row in (figures(options, *point) for point in points) if row]
     theirs = published()
     print(markdown([COLUMNS, *ours, *theirs]) + f"\nThe first {len(ours)} rows are ours, the others published.")

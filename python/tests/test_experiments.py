@@ -130,6 +130,16 @@ class Experiments(unittest.TestCase):
         self.assertIn("results: 3 runs are left", ended.stderr)
         self.assertIn("| D = 0 ", ended.stdout)
 
+    def test_missing_files(self):
+        """Experiments whose data cannot be downloaded here say what goes where."""
+        os.symlink(os.path.join(ROOT, "configs"), self.path("configs"))
+        for experiment in ("cifar10", "two_machines", "rte"):
+            ended = subprocess.run([sys.executable, os.path.join(ROOT, "configs/experiments/results.py"), experiment, "--programs", os.path.dirname(CLIENT)],
+                                   cwd=self.folder, capture_output=True, text=True)  # fmt: skip
+            self.assertEqual(ended.returncode, 1)
+            self.assertRegex(ended.stderr, rf"^{experiment} needs data/\S+: \w+")
+            self.assertNotIn("Traceback", ended.stderr)
+
     def test_data_parallel(self):
         script = os.path.join(ROOT, "configs/experiments/data_parallel.py")
         ended = subprocess.run([sys.executable, script, "--model", "mobilenet_v2", "--devices", "2", "--batch", "5", "--steps", "1"],
