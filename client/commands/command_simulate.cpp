@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "client/commands/commands.h"
+#include "client/planning/auto_codec.h"
 #include "client/planning/planner.h"
 #include "client/run/prepare.h"
 #include "client/run/temporary_folder.h"
@@ -86,13 +87,16 @@ Case measure(const SimulateOptions& options, const LinkCosts& link, std::uint32_
          {"id=''", "members=[]", "member=''", "min_members=0", "begin_members=0"}) {
       overrides.push_back(std::string("cohort.") + key);
     }
+    overrides.push_back("codec=" + codecMapText(cohort->settings.codecs));
     overrides.push_back("train.batch=" + std::to_string(share.samples));
     overrides.push_back("train.micro_batches=" + std::to_string(share.count));
   }
   overrides.push_back("train.max_steps=" + std::to_string(options.steps + 1));
   overrides.emplace_back("train.in_flight=0");
   overrides.emplace_back("train.staleness=0");
-  overrides.emplace_back("eval.every=0");
+  for (const char* unmeasured : {"eval.every=0", "keep={}", "train.stop={}"}) {
+    overrides.emplace_back(unmeasured);
+  }
   PreparedRun prepared = prepareRun(runOptions, Purpose::measurement);
   logWarnings(prepared, *processLog());
   link.checkServers(prepared.settings.bodies());

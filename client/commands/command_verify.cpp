@@ -41,16 +41,24 @@ std::vector<std::uint32_t> unequalParts(std::uint32_t samples, std::uint32_t mem
   return parts;
 }
 
-// A member of a cohort, with part `m` of the data.
-PreparedRun prepareMember(RunOptions options, std::uint32_t m, std::uint32_t members,
-                          const Datasets& whole) {
+// The settings of member `m`, instead of those of the configured cohort. They keep cohort.mode.
+void becomeMember(RunOptions& options, std::uint32_t m, std::uint32_t members) {
   std::string names;
   for (std::uint32_t each = 1; each <= members; ++each) {
     names += fmt::format("{}member-{}", names.empty() ? "" : ", ", each);
   }
-  options.common.overrides.push_back("cohort.id=verify");
-  options.common.overrides.push_back(fmt::format("cohort.members=[{}]", names));
-  options.common.overrides.push_back(fmt::format("cohort.member=member-{}", m + 1));
+  for (const std::string& setting :
+       {std::string("id=verify"), fmt::format("members=[{}]", names),
+        fmt::format("member=member-{}", m + 1), std::string("min_members=0"),
+        std::string("begin_members=0")}) {
+    options.common.overrides.push_back("cohort." + setting);
+  }
+}
+
+// A member of a cohort, with part `m` of the data.
+PreparedRun prepareMember(RunOptions options, std::uint32_t m, std::uint32_t members,
+                          const Datasets& whole) {
+  becomeMember(options, m, members);
   if (m > 0 && !options.runDir.empty()) options.runDir += fmt::format("/member-{}", m + 1);
   const auto part = [&](const std::shared_ptr<const Dataset>& data) {
     const std::vector<std::uint32_t> parts = unequalParts(data->size(), members);
@@ -79,7 +87,9 @@ std::vector<PreparedRun> prepareClients(const VerifyCommandOptions& options, Dat
     return clients;
   }
   // only opens the data
-  const PreparedRun first = resolveRun(options.run, Purpose::verification, open);
+  RunOptions member = options.run;
+  becomeMember(member, 0, options.members);
+  const PreparedRun first = resolveRun(member, Purpose::verification, open);
   if (first.settings.cohort.isRelay()) throw noTurnsHere();
   RunOptions run = options.run;
   for (std::uint32_t m = 0; m < options.members; ++m) {

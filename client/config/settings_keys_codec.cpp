@@ -12,7 +12,13 @@
 namespace cleave::client_keys {
 namespace {
 
-constexpr const char* kDefaultCodec = "auto";
+constexpr const char* kAuto = "auto";
+
+// `auto` sends the first batches several times, which cohorts and defences do not support.
+const char* defaultCodec(Config& config) {
+  const bool isMember = !config.text("cohort.id", "").empty();
+  return isMember || config.items("privacy.defence") > 0 ? "none" : kAuto;
+}
 
 // Like makeCodec(), but its hint also names `auto`, which is not a codec.
 std::shared_ptr<const Codec> makeOther(const CodecSpec& spec) {
@@ -22,7 +28,7 @@ std::shared_ptr<const Codec> makeOther(const CodecSpec& spec) {
     const bool isKnown = std::ranges::any_of(
         codecTable(), [&](const CodecRow& row) { return row.name == spec.name; });
     if (isKnown) throw;
-    const bool isAuto = !nearestName(spec.name, {kDefaultCodec}).empty();
+    const bool isAuto = !nearestName(spec.name, {kAuto}).empty();
     throw UsageError(
         error, error.what(),
         (isAuto ? "did you mean auto? " : "") + error.hint() + ", or auto, which measures several");
@@ -41,7 +47,7 @@ void readCodecs(Config& config, Settings& settings) {
   for (const Flow each : flows) {
     const std::string flow = flowName(each);
     const std::string path = isMap ? "codec." + flow : "codec";
-    const std::string text = config.text(path, kDefaultCodec);
+    const std::string text = config.text(path, defaultCodec(config));
     checkAt(config, path, [&] {
       const CodecSpec spec = parseCodecSpec(text);
       const auto given = autoCodec(spec);
@@ -55,7 +61,7 @@ void readCodecs(Config& config, Settings& settings) {
 
 void addFlowCodecs(Table& table) {
   table
-      .add("codec", "text", "", "`auto`",
+      .add("codec", "text", "", "`auto`; in a cohort or with defences `none`",
            "codec of all flows, or a map with one codec per flow; see [codecs](#codecs)",
            readCodecs)
       .sent();
@@ -64,7 +70,7 @@ void addFlowCodecs(Table& table) {
                                                 {gradientAt(1), "tail to body"},
                                                 {gradientAt(0), "body to head"}};
   for (const auto& [flow, way] : flows) {
-    table.add("codec." + flowName(flow), "text", "", "`auto`", way, nullptr).sent();
+    table.add("codec." + flowName(flow), "text", "", "as `codec`", way, nullptr).sent();
   }
 }
 

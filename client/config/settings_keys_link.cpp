@@ -30,11 +30,18 @@ void checkDirectAddresses(Config& config, Settings& settings) {
 void checkCohortKeys(Config& config, Settings& settings) {
   const auto& members = settings.cohort.members;
   if (!settings.cohort.exists() && members.empty() && settings.member.empty()) return;
-  if (!settings.cohort.exists() || members.empty() || settings.member.empty()) {
-    throw UsageError("bad-cohort",
-                     "a cohort needs cohort.id, cohort.members and cohort.member, but one of them "
-                     "is missing",
-                     "set all three, or none")
+  std::vector<std::string> missing;
+  if (!settings.cohort.exists()) missing.emplace_back("cohort.id");
+  if (members.empty()) missing.emplace_back("cohort.members");
+  if (settings.member.empty()) missing.emplace_back("cohort.member");
+  if (!missing.empty()) {
+    const bool isOnlyName = missing.size() == 1 && settings.member.empty();
+    throw UsageError(
+        "bad-cohort", fmt::format("a member of a cohort needs {}", fmt::join(missing, " and ")),
+        isOnlyName ? fmt::format("set it to this client's name in cohort.members, such as "
+                                 "--set cohort.member={}",
+                                 members.front())
+                   : "set cohort.id, cohort.members and cohort.member, or none of them")
         .about("cohort");
   }
   if (std::ranges::count(members, settings.member) != 1) {

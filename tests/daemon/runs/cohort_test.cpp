@@ -57,6 +57,32 @@ TEST_CASE("members with unequal shares compute the bits of one client with all d
               "--set", "train.micro_batches=1"});
 }
 
+TEST_CASE("the configuration of a cohort is verified on one machine before its members exist") {
+  const TemporaryFolder folder;
+  CHECK(isEqual(folder.path("run"), "3",
+                {"--set", "cohort={id: abc, members: [a, b, c, d, e], min_members: 4}", "--set",
+                 "checkpoint.every_steps=3"}));
+}
+
+TEST_CASE("the codec of a cohort is none, unless its configuration names another one") {
+  const Arguments member = {"--set", "cohort={id: abc, members: [a, b], member: a}"};
+  const auto configured = [&](const Arguments& more) {
+    return askJson(with({"train", "--config", configFile("synthetic.yaml"), "--dry-run", "--json"},
+                        more))
+        .at("config")
+        .get<std::string>();
+  };
+  CHECK_THAT(configured({}), Contains("\ncodec: auto\n") && Contains("every: 100\n"));
+  CHECK_THAT(configured(member), Contains("\ncodec: none\nquality:\n  every: 0\n"));
+  CHECK_THAT(configured(with(member, {"--set", "codec=block:bits=4"})),
+             Contains("\ncodec: block:bits=4\n"));
+  const Ended refused = ask(with({"train", "--config", configFile("synthetic.yaml")},
+                                 {"--set", "cohort={id: abc, members: [a, b]}"}));
+  CHECK(refused.code == 2);
+  CHECK_THAT(refused.errors, Contains("a member of a cohort needs cohort.member\n") &&
+                                 Contains("such as --set cohort.member=a"));
+}
+
 TEST_CASE("the memory of a cohort's body counts the gradients of each member") {
   const TemporaryFolder folder;
   const TestServer server(folder, {"--set", "limits.sessions=16"});

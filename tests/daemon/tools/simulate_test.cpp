@@ -101,6 +101,14 @@ TEST_CASE("simulate measures, predicts and names the bottleneck of a step") {
   }
 }
 
+TEST_CASE("simulate measures a run that keeps its best model and stops early") {
+  const auto measured =
+      askJson({"simulate", "--config", configFile("synthetic.yaml"), "--set", "train.batch=32",
+               "--set", "keep.best=top1", "--set", "train.stop={metric: top1, patience: 2}",
+               "--rate", "1Gbit/s", "--latency", "1ms", "--steps", "1"});
+  CHECK(measured.at("cases").size() == 1);
+}
+
 TEST_CASE("simulate predicts the steps of a cohort") {
   const TemporaryFolder folder;
   const Arguments three = {"--set", "cohort={id: abc, members: [a, b, c], member: a}"};
