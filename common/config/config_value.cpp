@@ -91,6 +91,11 @@ std::string toText(const YamlNode& node, const std::string& path, const std::str
     const bool isNull = node.kind == Kind::nothing && (written == "~" || written == "null");
     if (!written.empty() && !isNull) return written;
   }
+  if (node.kind == Kind::map) {
+    refuse(node, path, expected,
+           path + " has a value, and no keys of its own: --set " + path +
+               "=VALUE; quote text that begins with a bracket");
+  }
   if (node.kind != Kind::scalar) {
     refuse(node, path, expected,
            "write one value after " + path +

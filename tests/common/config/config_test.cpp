@@ -499,6 +499,13 @@ TEST_CASE("a value that must be text in a file says when to quote it") {
   CHECK_THAT(refusal([&] { c.text("address"); }).hint, Contains("begins with a bracket"));
 }
 
+TEST_CASE("a key that has a value, and no keys of its own, says so") {
+  Config c = config("", {"store.dir=/tmp"});
+  CHECK(refusal([&] { c.text("store"); }).hint ==
+        "store has a value, and no keys of its own: --set store=VALUE; quote text that begins with "
+        "a bracket");
+}
+
 TEST_CASE("errors give the override as the location") {
   Config c = config("train: {batch: 8}", {"train.batch=0", "trian.batch=1"});
   CHECK(refusal([&] { c.integer("train.batch", 1, 65536); }).sentence ==
