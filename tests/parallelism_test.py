@@ -128,10 +128,10 @@ class Plans(unittest.TestCase):
     def test_a_straight_pipeline_is_predicted_where_the_plan_is_another_one(self):
         lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in parallelism.plans_table(self.rows).splitlines()[2:]]
         found = {(line[0], line[1]): line[3:] for line in lines}
-        self.assertEqual(found["vgg16", "4x4 A"], ["15-1", "5.28", "2.00", "2.00"])
-        self.assertEqual(found["gnmt", "3x4 A"], ["11-1", "2.95", "2.00", "1.50"])
-        self.assertEqual(found["gnmt_large", "4x4 A"][-1], "")  # 15 layers cannot use 16 workers
-        self.assertEqual(found["gnmt", "2x8 B"], ["15-1", "1.00", "2.00", "1.00"])  # published: data parallel
+        self.assertEqual(found["vgg16", "4x4 A"], ["15-1", "5.28", "2.00", "2.00", "5.28"])
+        self.assertEqual(found["gnmt", "3x4 A"], ["11-1", "2.95", "2.00", "1.50", "2.95"])
+        self.assertEqual(found["gnmt_large", "4x4 A"][-2], "")  # 15 layers cannot use 16 workers
+        self.assertEqual(found["gnmt", "2x8 B"], ["15-1", "1.00", "2.00", "1.00", "1.00"])  # published: data parallel
 
     def test_bytes_are_those_of_the_first_cluster(self):
         rows = {row["model"]: row for row in parallelism.bytes_of_profiles(self.rows)}

@@ -79,17 +79,27 @@ void readStop(Config& config, Settings& settings) {
 }
 
 void readTarget(Config& config, ClientSettings& settings) {
+  config.expand("eval.target", "value");
   if (config.keys("eval.target").empty()) return;
-  settings.target.metric =
+  const std::string metric =
       config.text("eval.target.metric", settings.mainMetric(), settings.scores.names());
-  settings.target.value = config.number("eval.target.value", -1e9, 1e9);
+  const double value = config.number("eval.target.value", -1e9, 1e9);
+  if (metricTitle(metric).isShare && value > 1) {
+    throw UsageError("bad-config",
+                     fmt::format("{}: {} is at most 1, so it cannot reach {:g}",
+                                 config.where("eval.target.value"), metric, value),
+                     fmt::format("for {:g} %: --set eval.target={:g}", value, value / 100))
+        .about("eval.target.value");
+  }
+  settings.target = {metric, value};
 }
 
 void addTarget(Table& table) {
   table
       .add("eval.target.value", "number", "", "none",
            "the summary, sweeps and reports say after how many steps, seconds and bytes an "
-           "evaluation reached this value of `eval.target.metric`",
+           "evaluation reached this value of `eval.target.metric`; accuracies are 0 to 1; short "
+           "form: `target: 0.9`",
            readTarget)
       .mayChange();
   table

@@ -514,7 +514,7 @@ def plans_of_profiles(options, folder):
             workers, cluster, configuration = re.search(r"; (\d+x\d+) ([A-Z]), ([\w-]+)", each["experiment"]).groups()
             plan = plan_workers(options, path, workers, cluster.lower())
             row = {"model": name, "topology": workers, "cluster": cluster, "batch": batch, "published": configuration,
-                   "published_speed_up": float(each["speed_up"]), **plan}  # fmt: skip
+                   "published_speed_up": float(each["speed_up"]), "published_accuracy_speed_up": each["accuracy_speed_up"], **plan}  # fmt: skip
             if configuration == "straight" and plan["configuration"] != "straight":
                 layers = sum(stage["layers"] for stage in plan["stages"])
                 straight = plan_workers(options, path, workers, cluster.lower(), "--replicas", "1") if layers >= plan["workers"] else None
@@ -524,13 +524,15 @@ def plans_of_profiles(options, folder):
 
 
 def plans_table(rows):
-    lines = [["Profile", "Workers", "Published", "Plan", "Speed-up, published", "Speed-up, plan", "Speed-up, published configuration"]]
+    lines = [["Profile", "Workers", "Published", "Plan", "Speed-up, published", "Speed-up, plan", "Speed-up, published configuration",
+              "Speed-up to accuracy, published"]]  # fmt: skip
     for row in rows:
         same = row["published"] == row["configuration"]
         of_data_parallel = 1 if row["published"] == str(row["workers"]) else None
         of_published = row["speed_up"] if same else row.get("speed_up_of_published", of_data_parallel)
         lines.append([row["model"], f"{row['topology']} {row['cluster']}", row["published"], row["configuration"],
-                      f"{row['published_speed_up']:.2f}", f"{row['speed_up']:.2f}", f"{of_published:.2f}" if of_published else ""])  # fmt: skip
+                      f"{row['published_speed_up']:.2f}", f"{row['speed_up']:.2f}", f"{of_published:.2f}" if of_published else "",
+                      f"{float(row['published_accuracy_speed_up']):.2f}" if row["published_accuracy_speed_up"] else ""])  # fmt: skip
     return markdown(lines)
 
 

@@ -561,6 +561,10 @@ TEST_CASE("a finished run that gets more epochs ends with the weights of a run t
       runClient("train", run, with(with(with(with(kRun, kConstant), two), address), target));
   INFO(first.errors);
   REQUIRE(first.code == 0);
+  const Ended percent = runClient("train", folder.path("percent"), {"--set", "eval.target=90"});
+  CHECK(percent.code == 2);
+  CHECK_THAT(percent.errors, Contains("top1 is at most 1, so it cannot reach 90") &&
+                                 Contains("for 90 %: --set eval.target=0.9"));
   const auto reached = summaryOf(run).at("target");
   CHECK(reached.at("epoch") == 1);
   CHECK(reached.at("steps") == 8);
