@@ -81,16 +81,22 @@ UsageError noTurnsHere() {
 std::vector<PreparedRun> prepareClients(const VerifyCommandOptions& options, Datasets& opened) {
   std::vector<PreparedRun> clients;
   const auto open = [&](const DataSettings& settings) { return opened = openDatasets(settings); };
+  CommonOptions common = options.run.common;
+  Config config = loadConfig(common);
+  if (config.text("cohort.mode", "joint") == "relay") throw noTurnsHere();
   if (options.members == 0) {
+    if (!config.text("cohort.id", "").empty()) {
+      throw UsageError("bad-cohort", "a member of a cohort would wait for the others",
+                       "to verify all on this machine: --members K, the number of members")
+          .about("cohort");
+    }
     clients.push_back(prepareRun(options.run, Purpose::verification, open));
-    if (clients.front().settings.cohort.isRelay()) throw noTurnsHere();
     return clients;
   }
   // only opens the data
   RunOptions member = options.run;
   becomeMember(member, 0, options.members);
-  const PreparedRun first = resolveRun(member, Purpose::verification, open);
-  if (first.settings.cohort.isRelay()) throw noTurnsHere();
+  resolveRun(member, Purpose::verification, open);
   RunOptions run = options.run;
   for (std::uint32_t m = 0; m < options.members; ++m) {
     clients.push_back(prepareMember(run, m, options.members, opened));

@@ -81,17 +81,9 @@ void readStop(Config& config, Settings& settings) {
 void readTarget(Config& config, ClientSettings& settings) {
   config.expand("eval.target", "value");
   if (config.keys("eval.target").empty()) return;
-  const std::string metric =
+  settings.target.metric =
       config.text("eval.target.metric", settings.mainMetric(), settings.scores.names());
-  const double value = config.number("eval.target.value", -1e9, 1e9);
-  if (metricTitle(metric).isShare && value > 1) {
-    throw UsageError("bad-config",
-                     fmt::format("{}: {} is at most 1, so it cannot reach {:g}",
-                                 config.where("eval.target.value"), metric, value),
-                     fmt::format("for {:g} %: --set eval.target={:g}", value, value / 100))
-        .about("eval.target.value");
-  }
-  settings.target = {metric, value};
+  settings.target.value = config.number("eval.target.value", -1e9, 1e9);
 }
 
 void addTarget(Table& table) {

@@ -127,6 +127,7 @@ void planRunOf(PreparedRun& run, const Config& config, const RunOptions& options
   }
   if (purpose == Purpose::training) {
     warnOfInputs(run);
+    warnOfTarget(run);
     for (std::string& warning : missingClassWarnings(*run.data.train, *run.data.test)) {
       run.warnings.push_back(std::move(warning));
     }

@@ -9,6 +9,7 @@
 
 #include "client/config/setting_changes.h"
 #include "client/run/prepare_parts.h"
+#include "common/core/metric_titles.h"
 #include "common/core/units.h"
 #include "common/device/torch_errors.h"
 #include "common/files/sealed.h"
@@ -37,6 +38,15 @@ void warnOfEvaluation(PreparedRun& run) {
       run.settings.modelFile, drawn.front(),
       drawn.size() == 1 ? ""
                         : fmt::format(" and {}", countText(drawn.size() - 1, "more operator"))));
+}
+
+void warnOfTarget(PreparedRun& run) {
+  const Target& target = run.settings.target;
+  if (!metricTitle(target.metric).isShare || target.value <= 1) return;
+  run.warnings.push_back(fmt::format(
+      "eval.target.value is {:g}, which {} never reaches, because it is at most 1: for {:g} %, set "
+      "it to {:g}",
+      target.value, target.metric, target.value, target.value / 100));
 }
 
 void warnOfInputs(PreparedRun& run) {

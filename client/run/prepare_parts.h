@@ -25,6 +25,8 @@ void startLocalServers(PreparedRun& run);
 // Each appends to `warnings`.
 void warnOfLargeBatch(PreparedRun& run);
 void warnOfEvaluation(PreparedRun& run);
+// A share above 1, which was probably meant in percent.
+void warnOfTarget(PreparedRun& run);
 void warnOfInputs(PreparedRun& run);
 void warnOfSmallNorms(PreparedRun& run);
 void warnOfBits(PreparedRun& run);  // of a resumed run

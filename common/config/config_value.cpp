@@ -93,7 +93,7 @@ std::string toText(const YamlNode& node, const std::string& path, const std::str
   }
   if (node.kind == Kind::map) {
     refuse(node, path, expected,
-           path + " has a value, and no keys of its own: --set " + path +
+           "set " + path + " to one value, without keys below it: --set " + path +
                "=VALUE; quote text that begins with a bracket");
   }
   if (node.kind != Kind::scalar) {

@@ -370,8 +370,8 @@ class Lab:
         """Prints how long the measurements that are left will take at most, before the first of them."""
         missing = [not os.path.exists(self.path(name)) for name, may_measure in map(self.measurement, rows) if may_measure]
         if any(missing):
-            say(f"measures at most {sum(missing)} rows, for at most {sum(missing) * self.options.max_seconds / 60:.0f} min in total; before "
-                f"them, parts and single processes, from which the other rows are predicted")  # fmt: skip
+            say(f"measures up to {sum(missing)} rows, in up to about {max(1, sum(missing) * self.options.max_seconds / 60):.0f} min. Before that, it "
+                f"measures parts and single processes, from which the other rows are predicted.")  # fmt: skip
 
     # ---- Predictions ----
 
@@ -467,7 +467,7 @@ def rate_text(value):
 
 def speed_table(rows):
     lines = [["Method", "Devices", "Batch", "Cuts", "Chunks", "Learning rate", "Top-1, published", "Samples/s, measured", "Samples/s, predicted",
-              "Published", "Speed-up", "Published", "Memory, MiB", "Measured, MiB"]]  # fmt: skip
+              "Samples/s, published", "Speed-up", "Speed-up, published", "Memory, MiB", "Measured, MiB"]]  # fmt: skip
     for row in rows:
         predicted, measured = row.get("predicted"), row.get("measured")
         cell = "out of memory" if row["out_of_memory"] else rate_text(predicted["samples_per_second"])
@@ -514,7 +514,7 @@ def plans_of_profiles(options, folder):
             workers, cluster, configuration = re.search(r"; (\d+x\d+) ([A-Z]), ([\w-]+)", each["experiment"]).groups()
             plan = plan_workers(options, path, workers, cluster.lower())
             row = {"model": name, "topology": workers, "cluster": cluster, "batch": batch, "published": configuration,
-                   "published_speed_up": float(each["speed_up"]), "published_accuracy_speed_up": each["accuracy_speed_up"], **plan}  # fmt: skip
+                   "published_speed_up": float(each["speed_up"]), "published_accuracy_speed_up": float(each["accuracy_speed_up"]) if each["accuracy_speed_up"] else None, **plan}  # fmt: skip
             if configuration == "straight" and plan["configuration"] != "straight":
                 layers = sum(stage["layers"] for stage in plan["stages"])
                 straight = plan_workers(options, path, workers, cluster.lower(), "--replicas", "1") if layers >= plan["workers"] else None
@@ -532,7 +532,7 @@ def plans_table(rows):
         of_published = row["speed_up"] if same else row.get("speed_up_of_published", of_data_parallel)
         lines.append([row["model"], f"{row['topology']} {row['cluster']}", row["published"], row["configuration"],
                       f"{row['published_speed_up']:.2f}", f"{row['speed_up']:.2f}", f"{of_published:.2f}" if of_published else "",
-                      f"{float(row['published_accuracy_speed_up']):.2f}" if row["published_accuracy_speed_up"] else ""])  # fmt: skip
+                      f"{row['published_accuracy_speed_up']:.2f}" if row["published_accuracy_speed_up"] else ""])  # fmt: skip
     return markdown(lines)
 
 

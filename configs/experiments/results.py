@@ -414,6 +414,10 @@ def log_file(experiment):
     return os.path.join("sweeps", experiment, "log.txt")
 
 
+# Settings of runs whose steps are measured, and nothing else.
+UNMEASURED = ["eval.every=0", "keep={}", "train.stop={}"]
+
+
 def run_seconds(train, server=()):
     """How long a run of this train command takes at the speed of three steps, without evaluations. Ends with the program's error if it cannot run."""
     plan = subprocess.run([*train, "--dry-run", "--json"], capture_output=True, text=True)
@@ -421,7 +425,7 @@ def run_seconds(train, server=()):
         sys.exit(plan.stderr.strip())
     with tempfile.TemporaryDirectory() as temporary:
         run = os.path.join(temporary, "run")
-        short = ["--set", "train.max_steps=3", "--set", "eval.every=0", "--set", "keep={}", "--run-dir", run, "--quiet"]
+        short = [*(part for each in ("train.max_steps=3", *UNMEASURED) for part in ("--set", each)), "--run-dir", run, "--quiet"]
         measured = subprocess.run([*train, *short, *server], capture_output=True, text=True)
         steps = [float(each["seconds"]) for each in read(os.path.join(run, "steps.csv")) if each["phase"] == "train"]
     if measured.returncode or not steps:
@@ -475,7 +479,7 @@ def train(options, row):
 
 def measure(options, row, link):
     """Measures the step times of a row's codecs over a link, and returns the sweep's exit code."""
-    short = {**SHORT.get(options.experiment, {}), "train.max_steps": link.steps, "eval.every": "0", "keep": "{}"}
+    short = {**SHORT.get(options.experiment, {}), "train.max_steps": link.steps, **dict(each.split("=") for each in UNMEASURED)}
     grid = {"run.seed": ONE, "codec": row.codecs, **{key: [value] for key, value in link.settings.items()}}
     return sweep(options, row, speed(link), grid, short)
 

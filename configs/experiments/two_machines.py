@@ -30,7 +30,7 @@ import statistics
 import subprocess
 import sys
 
-from results import NEEDED, POWER, corrected, markdown, require, run_seconds, say_estimate
+from results import NEEDED, POWER, UNMEASURED, corrected, markdown, require, run_seconds, say_estimate
 
 # Conv inserts: 4 x 4 windows with a stride of 4 at the first cut, and 1280 to 320 channels at the second one.
 CODECS = {"none": {"codec": "none"}, "conv insert, 32 channels": {"codec": "none", **corrected(32, 320)},
@@ -73,7 +73,7 @@ def train_command(options, settings):
     command = [os.path.join(options.programs, "cleave-client"), "train", "--config", options.config]
     assignments = [*(f"{key}={value}" for key, value in settings.items()), *options.set]
     if options.steps:
-        assignments += [f"train.max_steps={options.steps}", "eval.every=0"]
+        assignments += [f"train.max_steps={options.steps}", *UNMEASURED]
     return [*command, *(part for each in assignments for part in ("--set", each))]
 
 
@@ -206,9 +206,9 @@ def main():
         left = sum(not is_done(options, *point) for point in points)
         if options.config == DEFAULT_CONFIG and not options.set:
             require("two_machines", NEEDED["two_machines"])
-        if left:
-            say_estimate("two_machines", left, left * run_seconds(train_command(options, CODECS["none"]), server_options(options)))
         try:
+            if left:
+                say_estimate("two_machines", left, left * run_seconds(train_command(options, CODECS["none"]), server_options(options)))
             failed = sum(train(options, *point) != 0 for point in points)
         except KeyboardInterrupt:
             sys.exit("two_machines: interrupted; rerun the same command to resume")

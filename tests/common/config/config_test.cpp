@@ -502,8 +502,8 @@ TEST_CASE("a value that must be text in a file says when to quote it") {
 TEST_CASE("a key that has a value, and no keys of its own, says so") {
   Config c = config("", {"store.dir=/tmp"});
   CHECK(refusal([&] { c.text("store"); }).hint ==
-        "store has a value, and no keys of its own: --set store=VALUE; quote text that begins with "
-        "a bracket");
+        "set store to one value, without keys below it: --set store=VALUE; quote text that begins "
+        "with a bracket");
 }
 
 TEST_CASE("errors give the override as the location") {

@@ -64,6 +64,20 @@ TEST_CASE("the configuration of a cohort is verified on one machine before its m
                  "checkpoint.every_steps=3"}));
 }
 
+TEST_CASE("verify does not wait for other members, and says how to verify a cohort") {
+  const auto refused = [](const Arguments& more) {
+    const Ended ended = ask(with({"verify", "--config", configFile("synthetic.yaml"), "--set",
+                                  "cohort={id: abc, members: [a, b]}"},
+                                 more));
+    CHECK(ended.code == 2);
+    return ended.errors;
+  };
+  CHECK_THAT(refused({"--set", "cohort.member=a"}), Contains("--members K"));
+  CHECK_THAT(refused({}), Contains("--members K"));
+  CHECK_THAT(refused({"--members", "2", "--set", "cohort.mode=relay"}),
+             Contains("--replay RUN of each member"));
+}
+
 TEST_CASE("the codec of a cohort is none, unless its configuration names another one") {
   const Arguments member = {"--set", "cohort={id: abc, members: [a, b], member: a}"};
   const auto configured = [&](const Arguments& more) {
@@ -74,6 +88,11 @@ TEST_CASE("the codec of a cohort is none, unless its configuration names another
   };
   CHECK_THAT(configured({}), Contains("\ncodec: auto\n") && Contains("every: 100\n"));
   CHECK_THAT(configured(member), Contains("\ncodec: none\nquality:\n  every: 0\n"));
+  CHECK_THAT(configured({"--set", "privacy.defence=[{kind: distance_correlation, weight: 1}]"}),
+             Contains("\ncodec: none\n"));
+  const std::string some =
+      configured(with(member, {"--set", "codec={activation/0: block:bits=8}"}));
+  CHECK_THAT(some, Contains("activation/0: block:bits=8\n") && Contains("gradient/1: none\n"));
   CHECK_THAT(configured(with(member, {"--set", "codec=block:bits=4"})),
              Contains("\ncodec: block:bits=4\n"));
   const Ended refused = ask(with({"train", "--config", configFile("synthetic.yaml")},

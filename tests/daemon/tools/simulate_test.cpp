@@ -127,10 +127,16 @@ TEST_CASE("simulate predicts the steps of a cohort") {
   CHECK(after - sent > before / 3);    // the largest share of a batch counts
   CHECK(after - sent < 0.8 * before);
   // As if measured by a member alone, with its share of a batch.
-  const auto measured = askJson(
-      with({"simulate", "--config", configFile("synthetic.yaml"), "--set", "train.batch=32",
-            "--set", "codec=none", "--rate", "10Mbit/s", "--latency", "1ms", "--steps", "2"},
-           three));
+  const auto measure = [&](const Arguments& more) {
+    return askJson(
+        with({"simulate", "--config", configFile("synthetic.yaml"), "--set", "train.batch=32",
+              "--rate", "10Mbit/s", "--latency", "1ms", "--steps", "2"},
+             with(three, more)));
+  };
+  const auto measured = measure({"--set", "codec=none"});
+  const auto byDefault = measure({});
+  CHECK(byDefault.at("cases").at(0).at("flows").at("gradient/0").at("bytes") ==
+        measured.at("cases").at(0).at("flows").at("gradient/0").at("bytes"));
   CHECK(measured.at("cases").at(0).at("members") == 3);
   CHECK(measured.at("cases").at(0).at("batch") == 32);
   const Ended ended =
