@@ -81,8 +81,7 @@ UsageError noTurnsHere() {
 std::vector<PreparedRun> prepareClients(const VerifyCommandOptions& options, Datasets& opened) {
   std::vector<PreparedRun> clients;
   const auto open = [&](const DataSettings& settings) { return opened = openDatasets(settings); };
-  CommonOptions common = options.run.common;
-  Config config = loadConfig(common);
+  Config config = loadConfig(options.run.common);
   if (config.text("cohort.mode", "joint") == "relay") throw noTurnsHere();
   if (options.members == 0) {
     if (!config.text("cohort.id", "").empty()) {
