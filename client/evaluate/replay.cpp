@@ -73,16 +73,16 @@ void pool(PreparedRun& first, const std::vector<std::string>& folders, const Ros
   }
   std::vector<std::shared_ptr<const Dataset>> parts;
   for (std::size_t m = 0; m < members; ++m) {
+    if (roster.train.at(m) == 0) {  // it has never taken part
+      parts.push_back(sliceDataset(first.data.train, 0, 0));
+      continue;
+    }
     const PreparedRun other = m == 0 ? PreparedRun() : prepare(folders[m]);
     const PreparedRun& own = m == 0 ? first : other;
     const std::string& name = first.settings.cohort.members[m];
     if (own.settings.member != name) {
       refuse(fmt::format("{} is the run of {}, not of {}", folders[m], own.settings.member, name),
              "give the folders in the order of cohort.members");
-    }
-    if (roster.train.at(m) == 0) {  // it has never taken part
-      parts.push_back(sliceDataset(own.data.train, 0, 0));
-      continue;
     }
     if (own.data.train->size() != roster.train[m]) {
       refuse(fmt::format("{} has {} training samples, but had {} in the run", name,

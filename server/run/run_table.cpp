@@ -212,6 +212,12 @@ boost::asio::awaitable<std::optional<TurnRecord>> RunTable::lastTurn(
   co_return co_await resources_.store.readTurns(identity, spec, request.spec.cohort.id);
 }
 
+boost::asio::awaitable<bool> RunTable::isCohortDone(const RunRequest& request) const {
+  const std::string identity = recordsIdentity(request);
+  const std::string spec = digestOf(request.spec);
+  co_return co_await resources_.store.isCohortDone(identity, spec);
+}
+
 void RunTable::check(const RunRequest& request) const {
   checkRunId(request.runId());
   if (request.isTrial()) throw ProtocolError("bad-metadata", "a trial has a cohort");
@@ -274,7 +280,7 @@ std::shared_ptr<Seat> RunTable::find(const RunRequest& request) const {
   if (found != seats_.end() && found->second->request().identity != request.identity) {
     throw othersRun(request.runId());
   }
-  if (found == seats_.end() || found->second->run().isClosing() ||
+  if (found == seats_.end() || found->second->hasEnded() || found->second->run().isClosing() ||
       found->second->token() != request.hello.token()) {
     throw RunError(ErrorKind::attempt, "run-not-here",
                    fmt::format("this server no longer has the run {} in its memory",
@@ -319,6 +325,7 @@ void RunTable::endParked(const Error& error, const std::function<bool(const Seat
 void RunTable::parkedSeatFailed(const std::string& key, std::exception_ptr error) {
   const auto found = seats_.find(key);
   if (found == seats_.end() || found->second->run().isClosing()) return;
+  found->second->failedUnconnected(error);
   std::string reason;
   try {
     std::rethrow_exception(error);

@@ -73,7 +73,11 @@ class Seat {
   // Ends the run with this error, which is sent to the client if it is connected; before open(),
   // only the seat.
   void end(std::exception_ptr error);
-  // Throws the error of an earlier end() without open().
+  // Its link has failed while it had no connection.
+  void failedUnconnected(std::exception_ptr error) { endError_ = std::move(error); }
+  // Nobody can take it any more.
+  bool hasEnded() const { return endError_ != nullptr; }
+  // Throws the error of an earlier end() without open(), or of failedUnconnected().
   void throwIfEnded() const {
     if (endError_) std::rethrow_exception(endError_);
   }

@@ -645,6 +645,9 @@ void ServedRun::finish() {
   done_->open();
   if (plan_.spec.cohort.isRelay()) return;  // the others still need the last turn's
   if (stored_.checkpoints) stored_.checkpoints->finish(resources_.settings.keepFinished);
+  if (!plan_.spec.cohort.exists() || isTrial_) return;
+  const RunRequest& request = owner().request();
+  resources_.store.cohortIsDone(recordsIdentity(request), digestOf(request.spec));
 }
 
 // ---- Seats ----
@@ -734,7 +737,7 @@ void ServedRun::start() {
 asio::awaitable<void> ServedRun::finishWork() {
   const auto isThere = [this](const auto& seat) { return !hasLeft(*seat); };
   if (std::ranges::count_if(seats_, isThere) > 1) co_return;  // the last seat waits
-  assert(worker_);
+  if (!worker_) co_return;                                    // the run has been closed
   const auto whenDone = [this](auto task) {
     const auto done = std::make_shared<Latch>();
     done->whenOpen(std::move(task));

@@ -178,6 +178,7 @@ asio::awaitable<void> Session::openRun(wire::Hello hello) {
   if (opensRun) co_await run.open();
   seat_->throwIfEnded();
   co_await takeSeat(request);
+  seat_->throwIfEnded();  // the run may have ended in the meantime
   if (seat_.get() != &run.owner()) co_return;
   run.start();
   run.log(spdlog::level::info, fmt::format("{}: {}", name(), run.summary()));
@@ -281,6 +282,8 @@ asio::awaitable<void> Session::waitForCheckpoint(const RunRequest& request) {
 // it, because it goes on without those who are missing; usually, the member that comes last does.
 asio::awaitable<bool> Session::waitForMembers() {
   ServedRun& run = seat_->run();
+  const bool isLate = co_await context_.runs.isCohortDone(seat_->request());
+  const SteadyTime begun = now();
   run.log(spdlog::level::info,
           fmt::format("{}: waits for {}", name(),
                       printable(fmt::format("{}", fmt::join(run.missing(), ", ")))));
@@ -295,6 +298,14 @@ asio::awaitable<bool> Session::waitForMembers() {
               fmt::format("{}: the run is opened without {}", name(),
                           printable(fmt::format("{}", fmt::join(run.missing(), ", ")))));
       co_return true;
+    }
+    if (isLate && secondsSince(begun) >= cohort.waitSeconds) {
+      throw RunError("cohort-done",
+                     fmt::format("the run of the cohort has ended without this member, and others "
+                                 "have not connected within {} s (cohort.wait_seconds)",
+                                 cohort.waitSeconds),
+                     "ask another member for its model.safetensors; for a new run, set another "
+                     "cohort.id");
     }
   } while (!co_await run.waitUntilOpen());
   co_return false;

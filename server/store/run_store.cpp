@@ -78,6 +78,12 @@ std::string specFile(const std::string& store, const std::string& identity, cons
   return store + "/" + identity + kCohorts + "/" + hexOf(sha256Of("id " + id));
 }
 
+// Exists while the cohort's last run is done.
+std::string doneFile(const std::string& store, const std::string& identity,
+                     const std::string& spec) {
+  return cohortFile(store, identity, spec) + ".done";
+}
+
 void keepRunId(const std::string& store, const StoreRequest& request) {
   diskFiles().makeFolder(store + "/" + request.identity + kCohorts);
   diskFiles().write(cohortFile(store, request.identity, request.spec), request.hello.run_id());
@@ -196,6 +202,9 @@ boost::asio::awaitable<StoredRun> RunStore::open(const StoreRequest& request) {
                           compute_.description());
     }
     if (request.cohort && !request.cohort->hasBegun) keepRunId(settings_.store, request);
+    if (hello.has_member()) {
+      diskFiles().remove(doneFile(settings_.store, identity, request.spec));
+    }
     run.disk->giveBack(store.removeIncomplete());
     if (!isNew) run.recordedStep = recordedStep(folder);
     run.log = fileLog(folder + "/log.txt");
@@ -262,6 +271,28 @@ boost::asio::awaitable<std::optional<TurnRecord>> RunStore::readTurns(const std:
   const auto toThread = [this](auto task) { boost::asio::post(folders_, std::move(task)); };
   co_await runThrough(io_, toThread, onDisk);
   co_return record;
+}
+
+boost::asio::awaitable<bool> RunStore::isCohortDone(const std::string& identity,
+                                                    const std::string& spec) {
+  bool isDone = false;
+  const auto onDisk = [&] {
+    isDone = diskFiles().read(doneFile(settings_.store, identity, spec)).has_value();
+  };
+  const auto toThread = [this](auto task) { boost::asio::post(folders_, std::move(task)); };
+  co_await runThrough(io_, toThread, onDisk);
+  co_return isDone;
+}
+
+void RunStore::cohortIsDone(const std::string& identity, const std::string& spec) {
+  boost::asio::post(folders_, [this, identity, file = doneFile(settings_.store, identity, spec)] {
+    try {
+      diskFiles().makeFolder(settings_.store + "/" + identity + kCohorts);
+      diskFiles().write(file, "");
+    } catch (const Error&) {
+      // A member that comes too late waits for the others until its user stops it.
+    }
+  });
 }
 
 boost::asio::awaitable<LastConnection> RunStore::storeConnection(const std::string& identity,

@@ -308,6 +308,31 @@ TEST_CASE("a member that is killed continues the run with the others, which wait
   }
 }
 
+TEST_CASE("a member that failed when the others were done is told so, also by a restarted server") {
+  const TemporaryFolder folder;
+  RestartableServer server(folder);
+  checkDone(startMembers(folder, server.server(), {"--set", "cohort.wait_seconds=1"}));
+  fs::remove(folder.path("c/summary.json"));  // as if it had been killed before it was done
+  fs::remove(folder.path("c/model.safetensors"));
+  server.kill();
+  server.start();
+  const Ended late = resume(folder.path("c"));
+  CHECK(late.code == 1);
+  CHECK_THAT(late.errors, Contains("error [cohort-done]") &&
+                              Contains("has ended without this member") &&
+                              Contains("ask another member for its model.safetensors"));
+  // All may train for more epochs together, although the run was done.
+  std::vector<Process> more;
+  for (const std::string name : {"a", "b", "c"}) {
+    more.push_back(startResume(folder.path(name), {"--set", "train.epochs=3"}));
+  }
+  for (const Process& member : more) {
+    const Ended ended = finish(member);
+    INFO(ended.errors);
+    CHECK(ended.code == 0);
+  }
+}
+
 TEST_CASE("all members continue with a server that was killed") {
   const TemporaryFolder folder, undisturbed;
   RestartableServer server(folder);
