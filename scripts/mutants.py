@@ -43,6 +43,13 @@ MUTANTS = {
                      ("client/train/checkpointer.cpp", "whole->servers.push_back(*digest);",
                       "whole->servers.push_back(digest.value_or(std::string(32, '0')));"),
                      ("client/train/checkpointer.cpp", 'throw ProtocolError("unexpected-message", "Saved of step "', 'return;\n      throw ProtocolError("unexpected-message", "Saved of step "')],
+    # A cohort's checkpoint counts as complete when one member has saved its part.
+    "one-part": [("server/cohort/saved_by_all.cpp", "if (member >= parts_.size() || step_ == 0",
+                  "if (step_ == 0 || saved.step != step_) return;\n  if (member >= parts_.size() || step_ == 0"),
+                 ("server/cohort/saved_by_all.cpp", "std::ranges::all_of(parts_, isThere)) return;",
+                  "(!parts_.empty() && std::ranges::none_of(parts_, isThere))) return;"),
+                 ("server/cohort/saved_by_all.cpp", "*std::exchange(parts_[member], std::nullopt);",
+                  "std::exchange(parts_[member], std::nullopt).value_or(all);")],
     # Files are not synchronised, so a loss of power destroys them.
     "no-fsync": [("common/core/durable.cpp", "if (error == 0 && ::fsync(file.get()) != 0) error = errno;", "")],
     # After a resume, the server's codecs start without their state.

@@ -200,9 +200,9 @@ class Training(ApiTest):
 
     def test_no_program_is_left_after_kill(self):
         process = self.python("""
-            server = cleave_split.Server(settings={"store": sys.path[0] + "/" + "STORE"})
+            server = cleave_split.Server(settings={"store": "STORE"})
             cleave_split.train(SETTINGS, server=server, settings=LONG, run_dir="RUN", on_progress=lambda event: print(event["event"], flush=True))
-        """.replace("STORE", f"{self.folder.name}-store").replace("RUN", str(self.folder / f"{self.folder.name}-run")))  # fmt: skip
+        """.replace("STORE", str(self.folder / f"{self.folder.name}-store")).replace("RUN", str(self.folder / f"{self.folder.name}-run")))  # fmt: skip
         for line in process.stdout:
             if line == "step\n":
                 break

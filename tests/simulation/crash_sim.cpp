@@ -1,6 +1,8 @@
-// Simulated runs of the real client and the real server, with faults: killed processes, machines
-// that lose power, cut and silent links, full and failing disks, shifted clocks, damaged, lost and
-// restored files. Each run must end with the results of an undisturbed one. See world.h.
+// Simulated runs of the real client, or the members of a cohort, and the real server, with faults:
+// killed processes, machines that lose power, cut and silent links, full and failing disks, shifted
+// clocks, damaged, lost and restored files. Each run must end with the results of an undisturbed
+// one, or, if a cohort has gone on without a member, with those of one process that has the data of
+// all. See world.h.
 //
 // A seed determines a run. For each failed run, the command that repeats it is printed.
 #include <fcntl.h>
@@ -22,6 +24,7 @@
 #include <thread>
 #include <vector>
 
+#include "client/evaluate/replay.h"
 #include "common/run/self_check.h"
 #include "tests/simulation/network.h"
 #include "tests/simulation/simulation.h"
@@ -82,10 +85,11 @@ struct Job {
   }
 };
 
-// The counts and the result of an undisturbed run.
+// The counts and the results of an undisturbed run.
 struct Whole {
-  std::string result;
-  std::uint64_t clientCalls = 0, serverCalls = 0, bytes = 0, switches = 0, frames = 0;
+  std::vector<std::string> results;      // of each client
+  std::vector<std::uint64_t> fileCalls;  // of each node
+  std::uint64_t bytes = 0, switches = 0, frames = 0;
   std::vector<std::uint64_t> framesAtSteps;  // see network.h
 };
 
@@ -179,10 +183,9 @@ class Runs {
       const auto add = [&](Kind kind, Node node, std::uint64_t at) {
         jobs.push_back({jobs.size(), i, 0, Fault{kind, node, at}});
       };
-      for (const Node node : {kClient, kServer}) {
-        const std::uint64_t calls = node == kClient ? whole.clientCalls : whole.serverCalls;
-        for (std::uint64_t call = 1; call <= calls; ++call) {
-          for (const Kind kind : {Kind::kill, Kind::losePower, Kind::killBoth}) {
+      for (const Node node : nodesOf(scenarios()[i])) {
+        for (std::uint64_t call = 1; call <= whole.fileCalls[node]; ++call) {
+          for (const Kind kind : {Kind::kill, Kind::losePower, Kind::killAll}) {
             add(kind, node, call);
           }
           // One of the two errors, because the programs handle them alike.
@@ -191,9 +194,8 @@ class Runs {
       }
       for (std::uint64_t k = 0; k < kSwitches; ++k) {
         const std::uint64_t at = 1 + k * whole.switches / kSwitches;
-        add(Kind::killAfterSwitches, kClient, at);
-        add(Kind::killAfterSwitches, kServer, at);
-        add(Kind::killBothAfterSwitches, kDirector, at);
+        for (const Node node : nodesOf(scenarios()[i])) add(Kind::killAfterSwitches, node, at);
+        add(Kind::killAllAfterSwitches, kDirector, at);
       }
       for (std::uint64_t k = 0; k < kCuts; ++k) {
         add(Kind::cutAfterBytes, kDirector, 1 + k * whole.bytes / kCuts);
@@ -207,6 +209,24 @@ class Runs {
       if (jobs[i].text().find(options_.only) != std::string::npos) sample.push_back(jobs[i]);
     }
     return sample;
+  }
+
+  // The server and the clients.
+  static std::vector<Node> nodesOf(const Scenario& scenario) {
+    std::vector<Node> nodes;
+    for (int node = kServer; node < kClient + scenario.clients; ++node) {
+      nodes.push_back(static_cast<Node>(node));
+    }
+    return nodes;
+  }
+
+  // The result of each client, in a simulation's folder.
+  static std::vector<std::string> resultsIn(const fs::path& folder, const Scenario& scenario) {
+    std::vector<std::string> results;
+    for (const Node node : nodesOf(scenario)) {
+      if (node >= kClient) results.push_back(resultOf(runFolderOf(folder, node)));
+    }
+    return results;
   }
 
   // The numbers of the frames of the first step with the handshake, of a middle step after which
@@ -248,10 +268,11 @@ class Runs {
       std::cerr << "simulation: " << error.what() << "\n";
     }
     std::ofstream(folder / "faults.txt") << simulation.summary();
-    std::ofstream(folder / "figures.txt")
-        << fileCalls(kClient) << " " << fileCalls(kServer) << " " << networkBytes() << " "
-        << switches() << " " << networkFrames() << " " << now() << "\n"
-        << fmt::format("{}\n", fmt::join(framesAtSteps(), " "));
+    std::ofstream figures(folder / "figures.txt");
+    for (int node = 0; node < kNodes; ++node) figures << fileCalls(static_cast<Node>(node)) << " ";
+    figures << networkBytes() << " " << switches() << " " << networkFrames() << " " << now() << "\n"
+            << fmt::format("{}\n", fmt::join(framesAtSteps(), " "));
+    figures.flush();
     ::_exit(good ? 0 : 1);
   }
 
@@ -259,6 +280,40 @@ class Runs {
     const pid_t child = ::fork();
     if (child == 0) runChild(folder, job, slot);
     return child;
+  }
+
+  // Returns whether one process that has the data of all members computes the same model. In a
+  // child process, because this one must not have threads.
+  static bool isReplayed(const fs::path& folder, const Scenario& scenario) {
+    const pid_t child = ::fork();
+    if (child != 0) {
+      int status = 0;
+      ::waitpid(child, &status, 0);
+      return status == 0;
+    }
+    std::vector<std::string> runs;
+    for (const Node node : nodesOf(scenario)) {
+      if (node >= kClient) runs.push_back(runFolderOf(folder, node));
+    }
+    bool isEqual = false;
+    try {
+      isEqual = replayRun(runs).weights.equal;
+    } catch (const std::exception& error) {
+      std::cerr << "replay: " << error.what() << "\n";
+    }
+    ::_exit(isEqual ? 0 : 1);
+  }
+
+  // A client whose cohort was done without it has no result.
+  static bool isGood(const fs::path& folder, const Scenario& scenario, const Whole& whole) {
+    const std::vector<std::string> results = resultsIn(folder, scenario);
+    bool hasOne = false;
+    for (std::size_t i = 0; i < results.size(); ++i) {
+      if (results[i].empty()) continue;
+      hasOne = true;
+      if (!scenario.goesOn && results[i] != whole.results[i]) return false;
+    }
+    return hasOne && (!scenario.goesOn || isReplayed(folder, scenario));
   }
 
   // Returns the child's exit status.
@@ -272,13 +327,15 @@ class Runs {
     const fs::path folder = root_ / fmt::format("whole{}", scenario);
     const int status = runToEnd(folder, {0, scenario, 0, {}});
     Whole whole;
-    whole.result = resultOf(folder);
+    whole.results = resultsIn(folder, scenarios()[scenario]);
     std::ifstream figures(folder / "figures.txt");
     Nanoseconds time = 0;
-    figures >> whole.clientCalls >> whole.serverCalls >> whole.bytes >> whole.switches >>
-        whole.frames >> time;
+    whole.fileCalls.resize(kNodes);
+    for (std::uint64_t& calls : whole.fileCalls) figures >> calls;
+    figures >> whole.bytes >> whole.switches >> whole.frames >> time;
     for (std::uint64_t frames = 0; figures >> frames;) whole.framesAtSteps.push_back(frames);
-    if (status == 0 && !whole.result.empty()) return whole;
+    const bool isComplete = std::ranges::find(whole.results, "") == whole.results.end();
+    if (status == 0 && isComplete) return whole;
     std::cerr << fmt::format(
         "crash_sim: the undisturbed run of scenario {} failed ({}); its files: {}\n",
         scenarios()[scenario].name, status, folder.string());
@@ -320,7 +377,8 @@ class Runs {
     const std::string what = readAll(child.folder / "faults.txt");
     faults_ += static_cast<std::uint64_t>(std::count(what.begin(), what.end(), ','));
     const bool ended = WIFEXITED(status) && WEXITSTATUS(status) == 0;
-    if (ended && resultOf(child.folder) == wholes_[child.job.scenario].result) {
+    const std::size_t scenario = child.job.scenario;
+    if (ended && isGood(child.folder, scenarios()[scenario], wholes_[scenario])) {
       if (!options_.keep) fs::remove_all(child.folder);
       return;
     }

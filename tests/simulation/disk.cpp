@@ -50,8 +50,10 @@ int Disk::beforeChange(const std::string& path) {
   const Failing& failing = failing_[node];
   const std::uint64_t number = ++calls_[node];
   if (const Killing& killing = killing_[node]; number == killing.call) {
-    const Node other = node == kClient ? kServer : kClient;
-    if (killing.both && isAlive(other)) sim::killAt(other, switches(), false);
+    for (int other = kServer; killing.all && other < kNodes; ++other) {
+      const bool isOther = other != node && isAlive(static_cast<Node>(other));
+      if (isOther) sim::killAt(static_cast<Node>(other), switches(), false);
+    }
     killNow(static_cast<Node>(node), killing.power);
   }
   return number >= failing.first && number - failing.first < failing.count ? failing.error : 0;
@@ -179,7 +181,7 @@ void Disk::syncFolder(Node node) {
 // ---- world.h ----
 
 void killAtFileCall(Node node, std::uint64_t call, bool power) { disk().killAt(node, call, power); }
-void killBothAtFileCall(Node node, std::uint64_t call) { disk().killBothAt(node, call); }
+void killAllAtFileCall(Node node, std::uint64_t call) { disk().killAllAt(node, call); }
 void setSyncDelay(Node node, Nanoseconds delay) { disk().setSyncDelay(node, delay); }
 void syncFolder(Node node) { disk().syncFolder(node); }
 

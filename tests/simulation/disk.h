@@ -22,7 +22,7 @@ class Disk {
   std::uint64_t calls(Node node) const { return calls_[node]; }
   void fail(Node node, std::uint64_t first, std::uint64_t count, int error);
   void killAt(Node node, std::uint64_t call, bool power) { killing_[node] = {call, power, false}; }
-  void killBothAt(Node node, std::uint64_t call) { killing_[node] = {call, false, true}; }
+  void killAllAt(Node node, std::uint64_t call) { killing_[node] = {call, false, true}; }
   void losePower(Node node);
   void setSyncDelay(Node node, Nanoseconds delay) { maxSyncDelays_[node] = delay; }
   void syncFolder(Node node);
@@ -46,7 +46,7 @@ class Disk {
   struct Killing {
     std::uint64_t call = 0;  // number of the change; 0: none
     bool power = false;
-    bool both = false;  // kills client and server
+    bool all = false;  // kills the other nodes too
   };
   // A change in a folder that is not synchronised yet.
   struct Change {

@@ -442,7 +442,11 @@ int pipe2(int files[2], int flags) noexcept {
   return error;
 }
 
-int pipe(int files[2]) noexcept { return ::pipe2(files, 0); }
+// Called for the pipe in which Asio reports signals. All nodes share it, so it belongs to none.
+int pipe(int files[2]) noexcept {
+  REAL(pipe);
+  return real_pipe(files);
+}
 
 static int openFile(int folder, const char* path, int flags, mode_t mode) {
   REAL(openat);

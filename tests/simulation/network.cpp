@@ -261,7 +261,7 @@ void cutNetworkAfter(std::uint64_t bytes) {
 void cutNetworkAfterFrame(std::uint64_t frame) { network().cutAtFrame = frame; }
 void silenceNetwork(Nanoseconds until) { network().silentUntil = until; }
 void cutNetworkAgainAndAgain(Nanoseconds until) {
-  network().nextCut = now();
+  network().nextCut = until > now() ? now() : kNever;
   network().lastCut = until;
 }
 void setNetworkDelay(Nanoseconds delay) { network().maxDelay = delay; }

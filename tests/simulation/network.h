@@ -20,7 +20,7 @@ void cutNetworkAfter(std::uint64_t bytes);
 // Cuts all connections after this frame, counted like networkFrames().
 void cutNetworkAfterFrame(std::uint64_t frame);
 void silenceNetwork(Nanoseconds until);
-// Cuts all connections every two seconds.
+// Cuts all connections every two seconds. A time that has passed ends it.
 void cutNetworkAgainAndAgain(Nanoseconds until);
 // Maximum delay; initially 3 ms.
 void setNetworkDelay(Nanoseconds delay);

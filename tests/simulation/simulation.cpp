@@ -35,11 +35,14 @@ threads: {client: 1, server: 1}
 connect: {retry_seconds: 30, reconnect_seconds: 120}
 )";
 constexpr const char* kDamaged = "checkpoint damaged";
-constexpr Nanoseconds kBetweenChecks = kSecond / 4;  // see hasNewestCommit()
-constexpr int kMaxStarts = 60;                       // maximum starts of the client
-constexpr int kMaxFailures = 8;  // maximum failures of the client after the last fault
+constexpr Nanoseconds kBetweenChecks = kSecond / 4;  // see haveNewestCommit()
+constexpr int kMaxStarts = 60;                       // maximum starts of clients
+constexpr int kMaxFailures = 8;  // maximum failures of clients after the last fault
 
-std::string nameOf(Node node) { return node == kClient ? "client" : "server"; }
+std::string nameOf(Node node) {
+  if (node == kServer) return "server";
+  return node == kClient ? "client" : fmt::format("client{}", 1 + node - kClient);
+}
 
 // Copies folders, with their modes, and regular files; a store also has a socket.
 void copyFiles(const fs::path& from, const fs::path& to) {
@@ -61,10 +64,12 @@ std::vector<std::string> fieldsOf(const std::string& line) {
 }  // namespace
 
 // Together, the scenarios cover everything that has a state: dropout, batch statistics, Adam,
-// momentum, on each side codecs with a power iteration, kept samples and residuals, and the
-// versions of the weights that overlapping steps need. A run takes 24 steps.
+// momentum, on each side codecs with a power iteration, kept samples and residuals, the versions of
+// the weights that overlapping steps need, and the parts of a cohort's members. A run of one client
+// takes 24 steps.
 const std::vector<Scenario>& scenarios() {
-  static const std::vector<Scenario> all = {{"mlp, adam, dropout, power iteration", R"(
+  static const std::vector<Scenario> all = {
+      {"mlp, adam, dropout, power iteration", R"(
 model: {name: mlp, width: 8, depth: 2, dropout: 0.1}
 data: {format: synthetic, shape: [1, 4, 4], classes: 4, train: {size: 64}, test: {size: 16}}
 train: {batch: 8, micro_batches: 2, epochs: 3, optimizer: {name: adam}, learning_rate: {schedule: cosine, peak: 0.01}}
@@ -72,8 +77,8 @@ eval: {batch: 8}
 codec: {activation/0: "power:rank=2", activation/1: "block:bits=8", gradient/1: "block:bits=8", gradient/0: "power:rank=2"}
 checkpoint: {every_steps: 4}
 )",
-                                             false},
-                                            {"small_cnn, momentum, batch norm, delta, power", R"(
+       false},
+      {"small_cnn, momentum, batch norm, delta, power", R"(
 model: {name: small_cnn, width: 4}
 data: {format: synthetic, shape: [1, 8, 8], classes: 4, train: {size: 48}, test: {size: 8}}
 train: {batch: 6, micro_batches: 3, epochs: 3, optimizer: {name: sgd, momentum: 0.9}, learning_rate: {schedule: constant, peak: 0.05}}
@@ -81,8 +86,8 @@ eval: {batch: 8}
 codec: {activation/0: 'delta(block:bits=4)', activation/1: 'delta(block:bits=4)', gradient/1: 'power:rank=2', gradient/0: 'power:rank=2'}
 checkpoint: {every_steps: 3, keep: 3}
 )",
-                                             false},
-                                            {"small_cnn with TLS, adam, checkpoints by time", R"(
+       false},
+      {"small_cnn with TLS, adam, checkpoints by time", R"(
 model: {name: small_cnn, width: 4, dropout: 0.2}
 data: {format: synthetic, shape: [1, 8, 8], classes: 4, train: {size: 48}, test: {size: 8}}
 train: {batch: 6, micro_batches: 2, epochs: 3, optimizer: {name: adam}, learning_rate: {schedule: constant, peak: 0.01}}
@@ -90,8 +95,8 @@ eval: {batch: 8, every: 2}
 codec: {activation/0: "power:rank=2", activation/1: "uniform:bits=8", gradient/1: "block:bits=8", gradient/0: "block:bits=8"}
 checkpoint: {every_seconds: 1}
 )",
-                                             true},
-                                            {"small_cnn, overlapping steps", R"(
+       true},
+      {"small_cnn, overlapping steps", R"(
 model: {name: small_cnn, width: 4, dropout: 0.1}
 data: {format: synthetic, shape: [1, 8, 8], classes: 4, train: {size: 48}, test: {size: 8}}
 train: {batch: 6, micro_batches: 2, epochs: 3, staleness: 2, optimizer: {name: adam}, learning_rate: {schedule: cosine, peak: 0.01}}
@@ -99,7 +104,27 @@ eval: {batch: 8}
 codec: block:bits=8
 checkpoint: {every_steps: 3}
 )",
-                                             false}};
+       false},
+      {"a cohort of three, adam, dropout, power iteration", R"(
+model: {name: mlp, width: 8, depth: 2, dropout: 0.1}
+data: {format: synthetic, shape: [1, 4, 4], classes: 4, test: {size: 8}}
+train: {batch: 12, micro_batches: 2, epochs: 3, optimizer: {name: adam}, learning_rate: {schedule: cosine, peak: 0.01}}
+eval: {batch: 12}
+codec: {activation/0: "power:rank=2", activation/1: "block:bits=8", gradient/1: "block:bits=8", gradient/0: "block:bits=8"}
+checkpoint: {every_steps: 3}
+cohort: {id: abc, members: [a, b, c]}
+)",
+       false, 3},
+      {"a cohort of three that goes on with two", R"(
+model: {name: small_cnn, width: 4, dropout: 0.1}
+data: {format: synthetic, shape: [1, 16, 16], classes: 4, test: {size: 8}}
+train: {batch: 12, micro_batches: 2, epochs: 3, optimizer: {name: sgd, momentum: 0.9}, learning_rate: {schedule: cosine, peak: 0.05}}
+eval: {batch: 12}
+codec: none
+checkpoint: {every_steps: 3}
+cohort: {id: abc, members: [a, b, c], min_members: 2, begin_members: 2, wait_seconds: 2}
+)",
+       false, 3, true}};
   return all;
 }
 
@@ -114,12 +139,12 @@ std::string Fault::text() const {
       return fmt::format("{} disk full at change {} of its files", side, at);
     case Kind::badDisk:
       return fmt::format("{} disk fails at change {} of its files", side, at);
-    case Kind::killBoth:
-      return fmt::format("both killed at change {} of the {}'s files", at, side);
+    case Kind::killAll:
+      return fmt::format("all killed at change {} of the {}'s files", at, side);
     case Kind::killAfterSwitches:
       return fmt::format("{} killed after {} switches", side, at);
-    case Kind::killBothAfterSwitches:
-      return fmt::format("both killed after {} switches", at);
+    case Kind::killAllAfterSwitches:
+      return fmt::format("all killed after {} switches", at);
     case Kind::cutAfterBytes:
       return fmt::format("cut after {} bytes", at);
     case Kind::cutAfterFrames:
@@ -133,8 +158,11 @@ std::string readAll(const fs::path& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-std::string resultOf(const fs::path& folder) {
-  const fs::path run = folder / "client" / "run";
+fs::path runFolderOf(const fs::path& folder, Node client) {
+  return folder / nameOf(client) / "run";
+}
+
+std::string resultOf(const fs::path& run) {
   const std::string model = readAll(run / "model.safetensors");
   if (model.empty()) return "";
   std::string result = hexOf(sha256Of(model));
@@ -162,6 +190,12 @@ std::string resultOf(const fs::path& folder) {
 
 // ---- Daemons ----
 
+bool Simulation::mustStart() const {
+  return isServerAway() || std::any_of(clients_.begin(), clients_.end(), [&](const Client& each) {
+           return isAway(each) && (!each.startAt || *each.startAt <= now());
+         });
+}
+
 void Simulation::startServer() {
   serverEnded_ = false;
   start(kServer, [this] {
@@ -183,23 +217,30 @@ void Simulation::startServer() {
   });
 }
 
-void Simulation::startClient() {
-  exitCode_.reset();
-  errorCode_.clear();
-  start(kClient, [this, fromStart = std::exchange(fromStart_, false),
-                  takeOver = std::exchange(takeOver_, false)] {
+void Simulation::startClient(Client& client) {
+  client.exitCode.reset();
+  client.errorCode.clear();
+  start(client.node, [this, &client, fromStart = std::exchange(client.fromStart, false),
+                      takeOver = std::exchange(client.takeOver, false)] {
+    const fs::path runFolder = this->runFolder(client.node);
     TrainOptions options;
     options.quiet = true;
     options.run.common.logLevel = logLevel_;
     options.run.server = "127.0.0.1:" + std::to_string(kPortOfNetwork);
     if (scenario_.tls) options.run.tls = (certificates_ / "client").string();
-    if (fs::exists(runFolder() / "run.json")) {
-      options.run.resume = runFolder().string();
+    if (fs::exists(runFolder / "run.json")) {
+      options.run.resume = runFolder.string();
       options.run.fromStart = fromStart;
       options.run.takeOver = takeOver;
     } else {
       options.run.common.config = (folder_ / "run.yaml").string();
-      options.run.runDir = runFolder().string();
+      options.run.runDir = runFolder.string();
+      if (scenario_.clients > 1) {  // members with different data, and unequal shares
+        const int member = client.node - kClient;
+        options.run.common.overrides = {fmt::format("cohort.member={}", "abc"[member]),
+                                        fmt::format("data.seed={}", member),
+                                        fmt::format("data.train.size={}", 16 * (member + 1))};
+      }
     }
     int code = 0;
     try {
@@ -209,20 +250,37 @@ void Simulation::startClient() {
       try {
         throw;
       } catch (const ProtocolError& error) {
-        errorCode_ = error.code();
+        client.errorCode = error.code();
         peerIsWrong_ = true;
       } catch (const Error& error) {
-        errorCode_ = error.code();
+        client.errorCode = error.code();
+        peerIsWrong_ = peerIsWrong_ || client.errorCode == "no-progress";
       } catch (...) {
-        errorCode_ = "internal-error";
+        client.errorCode = "internal-error";
       }
     }
-    exitCode_ = code;
+    client.exitCode = code;
   });
 }
 
-bool Simulation::isDone() const {
-  return fs::exists(runFolder() / "summary.json") && fs::exists(runFolder() / "model.safetensors");
+bool Simulation::isDone(const Client& client) const {
+  if (client.exitCode == 0 || client.errorCode == "cohort-done") return true;
+  // A client may be killed or fail after it has completed the run.
+  return (client.errorCode == "run-done" || !isAlive(client.node)) && isComplete(client);
+}
+
+bool Simulation::isComplete(const Client& client) const {
+  const fs::path run = runFolder(client.node);
+  return fs::exists(run / "summary.json") && fs::exists(run / "model.safetensors");
+}
+
+bool Simulation::isAway(const Client& client) const {
+  return (!isAlive(client.node) || client.exitCode) && !isDone(client);
+}
+
+bool Simulation::isAnyoneAway() const {
+  return isServerAway() || std::any_of(clients_.begin(), clients_.end(),
+                                       [&](const Client& each) { return isAway(each); });
 }
 
 // ---- Faults ----
@@ -249,12 +307,12 @@ void Simulation::arm(const Fault& fault) {
     case Fault::Kind::badDisk:
       disksWork_ = false;
       return failFiles(fault.node, fault.at, 1, fault.kind == Fault::Kind::fullDisk ? ENOSPC : EIO);
-    case Fault::Kind::killBoth:
-      return killBothAtFileCall(fault.node, fault.at);
+    case Fault::Kind::killAll:
+      return killAllAtFileCall(fault.node, fault.at);
     case Fault::Kind::killAfterSwitches:
       return killAt(fault.node, fault.at, false);
-    case Fault::Kind::killBothAfterSwitches:
-      killAt(kClient, fault.at, false);
+    case Fault::Kind::killAllAfterSwitches:
+      for (const Client& client : clients_) killAt(client.node, fault.at, false);
       return killAt(kServer, fault.at, false);
     case Fault::Kind::cutAfterBytes:
       return cutNetworkAfter(fault.at);
@@ -263,18 +321,23 @@ void Simulation::arm(const Fault& fault) {
   }
 }
 
+Node Simulation::drawClient() const { return clients_[draw(clients_.size())].node; }
+
+Node Simulation::drawNode() const { return draw(2) == 0 ? drawClient() : kServer; }
+
 void Simulation::armRandom() {
   const std::uint64_t soon = switches() + draw(6000);
-  const Node node = draw(2) == 0 ? kClient : kServer;
+  const bool isLost = scenario_.goesOn && draw(2) == 0;  // of members, more than of others
+  const Node node = isLost ? drawClient() : drawNode();
   const std::string name = nameOf(node);
-  switch (draw(11)) {
+  switch (isLost ? 0 : draw(11)) {
     case 0:
     case 1:
       count(name + " killed");
       return killAt(node, soon, false);
     case 2:
-      count("both killed");
-      killAt(kClient, soon, false);
+      count("all killed");
+      for (const Client& client : clients_) killAt(client.node, soon + draw(50), false);
       return killAt(kServer, soon + draw(50), false);
     case 3:
     case 4:
@@ -307,13 +370,19 @@ void Simulation::armRandom() {
 
 // Call it while a program does not run. Randomly damages a newest checkpoint, deletes the store of
 // a stopped server, restores the folder of a stopped client or that store from a backup, makes the
-// backups, or does nothing.
+// backups, or does nothing. In a cohort, it only damages one checkpoint: after any other loss, the
+// members must start a new run together.
 void Simulation::loseFiles() {
-  const bool clientRuns = isAlive(kClient) && !exitCode_;
+  const Client& first = clients_.front();
+  const bool clientRuns = isAlive(first.node) && !first.exitCode;
+  if (clients_.size() > 1) {
+    if (!clientRuns && draw(6) == 0 && counts_[kDamaged] == 0) damageCheckpoint(drawNode());
+    return;
+  }
   switch (draw(12)) {
     case 0:
     case 1:
-      if (!clientRuns) damageCheckpoint();
+      if (!clientRuns) damageCheckpoint(drawNode());
       return;
     case 2:
       if (isAlive(kServer)) return;
@@ -336,10 +405,11 @@ void Simulation::loseFiles() {
 }
 
 void Simulation::backUp() {
-  if (!fs::exists(runFolder() / "run.json") || !fs::exists(store())) return;
+  const fs::path run = runFolder(kClient);
+  if (!fs::exists(run / "run.json") || !fs::exists(store())) return;
   const fs::path backup = folder_ / "backup";
   fs::remove_all(backup);
-  copyFiles(runFolder(), backup / "client");
+  copyFiles(run, backup / "client");
   copyFiles(store(), backup / "server");
 }
 
@@ -349,22 +419,23 @@ void Simulation::restore(Node node) {
   if (!fs::exists(backup)) return;
   count(node == kClient ? "client's folder restored" : "store restored");
   filesAreLost_ = true;
-  const fs::path folder = node == kClient ? runFolder() : store();
+  const fs::path folder = node == kClient ? runFolder(node) : store();
   fs::remove_all(folder);
   copyFiles(backup, folder);
   syncFolder(node);
 }
 
-// Damages the newest checkpoint of a random side, or a file with samples that checkpoints share.
-void Simulation::damageCheckpoint() {
+// Damages the newest checkpoint of a node, or a file with samples that checkpoints share.
+void Simulation::damageCheckpoint(Node node) {
   std::vector<fs::path> files, shared;
-  const fs::path side = folder_ / (draw(2) == 0 ? "client" : "server");
-  for (const auto& each : fs::recursive_directory_iterator(side)) {
+  for (const auto& each : fs::recursive_directory_iterator(folder_ / nameOf(node))) {
     const bool isCheckpoint = each.path().parent_path().filename() == "checkpoints";
     if (isCheckpoint && each.path().extension() == ".safetensors") files.push_back(each.path());
     if (isCheckpoint && each.path().extension() == ".samples") shared.push_back(each.path());
   }
-  if (files.empty()) return;
+  // If a member has no other checkpoint, all members must start a new run.
+  const std::size_t needed = clients_.size() > 1 ? 2 : 1;
+  if (files.size() < needed) return;
   const bool isShared = !shared.empty() && draw(3) == 0;
   if (isShared) std::sort(shared.begin(), shared.end());
   const fs::path damaged =
@@ -388,48 +459,73 @@ void Simulation::damageCheckpoint() {
   std::ofstream(damaged, std::ios::binary) << bytes;
 }
 
-// Returns whether both sides have the newest checkpoint that the client has committed. They must,
-// unless a disk has lost it.
-bool Simulation::hasNewestCommit() const {
-  if (!disksWork_ || filesAreLost_ || isDone()) return true;
-  const std::vector<RunCommit> commits = readCommits(diskFiles(), runFolder().string());
-  if (commits.empty()) return true;
-  const std::string name = fmt::format("{:012}.json", commits.front().step);
-  const auto has = [&](const fs::path& side) {
-    const fs::recursive_directory_iterator files(side);
+// Returns whether the server and the clients have the newest checkpoint that a client has
+// committed. They must, until the run is done, unless a disk has lost a checkpoint. If the cohort
+// goes on without members, only those that have committed it must.
+bool Simulation::haveNewestCommit() const {
+  const auto complete = [&](const Client& each) { return isComplete(each); };
+  const bool isOver = std::any_of(clients_.begin(), clients_.end(), complete);
+  if (!disksWork_ || filesAreLost_ || isOver) return true;
+  std::map<fs::path, std::uint64_t> steps;  // of the newest commits
+  for (const Client& each : clients_) {
+    const fs::path run = runFolder(each.node);
+    const std::vector<RunCommit> commits = readCommits(diskFiles(), run.string());
+    steps[run] = commits.empty() ? 0 : commits.front().step;
+  }
+  const auto isOlder = [](const auto& one, const auto& other) { return one.second < other.second; };
+  const std::uint64_t newest = std::max_element(steps.begin(), steps.end(), isOlder)->second;
+  if (newest == 0) return true;
+  const std::string name = fmt::format("{:012}.json", newest);
+  const auto has = [&](const fs::path& folder) {
+    const fs::recursive_directory_iterator files(folder);
     return std::any_of(begin(files), end(files),
                        [&](const auto& each) { return each.path().filename() == name; });
   };
-  if (has(runFolder()) && has(store())) return true;
-  std::cerr << fmt::format("simulation: the committed checkpoint of step {} is missing\n",
-                           commits.front().step);
-  return false;
+  bool haveAll = has(store());
+  for (const auto& [run, step] : steps) {
+    if (!scenario_.goesOn || step == newest) haveAll = haveAll && has(run);
+  }
+  if (!haveAll) {
+    std::cerr << fmt::format("simulation: the committed checkpoint of step {} is missing\n",
+                             newest);
+  }
+  return haveAll;
 }
 
 // ---- The run ----
 
 // Follows the hint of the client's error, as a user would.
-void Simulation::clientFailed() {
+void Simulation::clientFailed(Client& client) {
   if (!filesAreLost_) return;
-  fromStart_ = errorCode_ == "no-checkpoint" || errorCode_ == "bad-checkpoint";
-  takeOver_ = fromStart_ || errorCode_ == "stale-generation";
+  client.fromStart = client.errorCode == "no-checkpoint" || client.errorCode == "bad-checkpoint";
+  client.takeOver = client.fromStart || client.errorCode == "stale-generation";
 }
 
 bool Simulation::run() {
-  fs::create_directories(folder_ / "client");
-  fs::create_directories(folder_ / "server");
   std::ofstream(folder_ / "run.yaml") << kConfig << scenario_.config;
-  setFolder(kClient, (folder_ / "client").string());
-  setFolder(kServer, (folder_ / "server").string());
+  const auto addFolder = [&](Node node) {
+    fs::create_directories(folder_ / nameOf(node));
+    setFolder(node, (folder_ / nameOf(node)).string());
+  };
+  addFolder(kServer);
+  for (int i = 0; i < scenario_.clients; ++i) {
+    clients_.push_back({static_cast<Node>(kClient + i)});
+    addFolder(clients_.back().node);
+  }
   processLog();  // created here, so that its thread belongs to no node
   startNetwork();
   // With these delays, a step takes several seconds.
   if (faults_ > 0 && draw(4) == 0) setNetworkDelay(kSecond);
   // With these, one side's part of a checkpoint takes as long as some steps.
-  if (faults_ > 0 && draw(2) == 0) setSyncDelay(draw(2) == 0 ? kClient : kServer, 2 * kSecond);
+  if (faults_ > 0 && draw(2) == 0) setSyncDelay(drawNode(), 2 * kSecond);
   if (fault_) arm(*fault_);
   startServer();
-  startClient();
+  if (faults_ > 0 && scenario_.goesOn && draw(2) == 0) {
+    clients_.back().startAt = now() + static_cast<Nanoseconds>(draw(40)) * kSecond;
+  }
+  for (Client& client : clients_) {
+    if (!client.startAt) startClient(client);
+  }
   std::uint64_t left = faults_;
   int failures = 0;
   Nanoseconds nextCheck = 0;
@@ -439,38 +535,43 @@ bool Simulation::run() {
       armRandom();
     }
     const Nanoseconds until = now() + static_cast<Nanoseconds>(1 + draw(40)) * kSecond / 4;
-    while (now() < until && isAlive(kClient) && isAlive(kServer) && !exitCode_ && !serverEnded_) {
+    const auto isEveryoneDone = [&] {
+      return std::all_of(clients_.begin(), clients_.end(),
+                         [&](const Client& each) { return isDone(each); });
+    };
+    while (now() < until && !mustStart() && !isEveryoneDone()) {
       if (now() >= nextCheck) {
-        if (!hasNewestCommit()) return false;
+        if (!haveNewestCommit()) return false;
         nextCheck = now() + kBetweenChecks;
       }
       sleep(kSecond / 50);
     }
-    // A client may be killed or fail after it has completed the run.
-    const bool wasDone = exitCode_ && errorCode_ == "run-done";
-    if (exitCode_ == 0 || ((wasDone || !isAlive(kClient)) && isDone())) return true;
-    if (exitCode_) {
-      // Two honest peers never violate the protocol, whatever faults occur.
-      if (peerIsWrong_) return false;
+    if (isEveryoneDone()) return true;
+    if (peerIsWrong_) return false;  // never happens between honest peers, whatever faults occur
+    for (Client& client : clients_) {
+      if (!isAway(client) || client.startAt) continue;
+      client.startAt =
+          now() + (scenario_.goesOn ? static_cast<Nanoseconds>(draw(20)) * kSecond : 0);
+      if (!client.exitCode) continue;
       if (left == 0 && ++failures > kMaxFailures) return false;
-      clientFailed();
+      clientFailed(client);
     }
     if (left == 0) {
-      failFiles(kClient, 0, 0, 0);
       failFiles(kServer, 0, 0, 0);
+      for (const Client& client : clients_) failFiles(client.node, 0, 0, 0);
       silenceNetwork(0);
       cutNetworkAgainAndAgain(0);
     }
-    const bool clientIsAway = !isAlive(kClient) || exitCode_;
-    const bool serverIsAway = !isAlive(kServer) || serverEnded_;
-    if (faults_ > 0 && (clientIsAway || serverIsAway)) loseFiles();
-    if (serverIsAway) {
+    if (faults_ > 0 && isAnyoneAway()) loseFiles();
+    if (isServerAway()) {
       sleep(static_cast<Nanoseconds>(draw(20)) * kSecond / 10);
       startServer();
     }
-    if (clientIsAway) {
+    for (Client& client : clients_) {
+      if (!isAway(client) || client.startAt.value_or(kNever) > now()) continue;
+      client.startAt.reset();
       ++starts;
-      startClient();
+      startClient(client);
     }
   }
   return false;

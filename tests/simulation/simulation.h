@@ -1,5 +1,5 @@
-// One simulated run: the real client trains with the real server until it is done, while faults
-// happen. See world.h.
+// One simulated run: the real client, or the members of a cohort, train with the real server until
+// they are done, while faults happen. See world.h.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,10 @@ namespace cleave::sim {
 struct Scenario {
   const char* name;
   const char* config;
-  bool tls;
+  bool tls = false;
+  int clients = 1;  // more than one: the members of a cohort
+  // The cohort goes on without a member that is away. The result then depends on who took part.
+  bool goesOn = false;
 };
 const std::vector<Scenario>& scenarios();
 
@@ -28,10 +31,10 @@ struct Fault {
     losePower,
     fullDisk,
     badDisk,
-    killBoth,
+    killAll,
     // `at` is a number of thread switches:
     killAfterSwitches,
-    killBothAfterSwitches,
+    killAllAfterSwitches,
     // `at` is the number of bytes or frames that are delivered before the cut:
     cutAfterBytes,
     cutAfterFrames,
@@ -41,6 +44,9 @@ struct Fault {
   std::uint64_t at = 0;
   std::string text() const;
 };
+
+// The run folder of this client, in a simulation's folder.
+std::filesystem::path runFolderOf(const std::filesystem::path& folder, Node client);
 
 class Simulation {
  public:
@@ -56,25 +62,43 @@ class Simulation {
         fault_(std::move(fault)),
         logLevel_(std::move(logLevel)) {}
 
-  // Call this after begin(). Returns whether the run was completed.
+  // Call this after begin(). Returns whether the run was completed, by at least one client.
   bool run();
   // The faults that happened, such as ", 2 x link cut".
   std::string summary() const;
 
  private:
-  std::filesystem::path runFolder() const { return folder_ / "client" / "run"; }
+  struct Client {
+    Node node = kClient;
+    std::optional<int> exitCode = {};  // empty while it runs
+    std::string errorCode = {};
+    bool fromStart = false, takeOver = false;  // options of its next start
+    std::optional<Nanoseconds> startAt = {};   // of a client that is away
+  };
+  std::filesystem::path runFolder(Node client) const { return runFolderOf(folder_, client); }
   std::filesystem::path store() const { return folder_ / "server" / "store"; }
-  bool isDone() const;
+  // Its folder has the results.
+  bool isComplete(const Client& client) const;
+  // The run is done, or the client's cohort is done without it.
+  bool isDone(const Client& client) const;
+  // It does not run, although it is not done.
+  bool isAway(const Client& client) const;
+  bool isAnyoneAway() const;
+  // A program is away that must start now, or whose next start has not been decided.
+  bool mustStart() const;
+  bool isServerAway() const { return !isAlive(kServer) || serverEnded_; }
   void startServer();
-  void startClient();
-  void clientFailed();
+  void startClient(Client& client);
+  void clientFailed(Client& client);
+  Node drawNode() const;
+  Node drawClient() const;
   void armRandom();
   void arm(const Fault& fault);
   void loseFiles();
-  void damageCheckpoint();
+  void damageCheckpoint(Node node);
   void backUp();
   void restore(Node node);
-  bool hasNewestCommit() const;
+  bool haveNewestCommit() const;
   void count(const std::string& name);
 
   const std::filesystem::path folder_;
@@ -83,13 +107,12 @@ class Simulation {
   const std::uint64_t faults_;
   const std::optional<Fault> fault_;
   const std::string logLevel_;
-  std::optional<int> exitCode_;  // exit code of the client; empty while it runs
-  std::string errorCode_;
-  bool peerIsWrong_ = false;  // the client has found a violation of the protocol
+  std::vector<Client> clients_;
+  // A client has found a violation of the protocol, or waits for a server that does not compute.
+  bool peerIsWrong_ = false;
   bool serverEnded_ = false;
   bool filesAreLost_ = false;  // files were lost on either side, so the run may have to start over
   bool disksWork_ = true;      // no file was lost or damaged, and no change of a file has failed
-  bool fromStart_ = false, takeOver_ = false;  // options of the next client
   std::map<std::string, int> counts_;
 };
 
@@ -97,6 +120,6 @@ class Simulation {
 std::string readAll(const std::filesystem::path& path);
 // The results that must not depend on faults: the digest of the model, and the losses and metrics
 // per epoch. Empty if there is no model.
-std::string resultOf(const std::filesystem::path& folder);
+std::string resultOf(const std::filesystem::path& runFolder);
 
 }  // namespace cleave::sim

@@ -60,7 +60,7 @@ struct World {
   int looks = 0;  // clock reads since the last switch
   std::vector<std::unique_ptr<Thread>> threads;
   std::vector<Kill> kills;
-  std::array<bool, kNodes> alive{true, false, false};
+  std::array<bool, kNodes> alive{true};  // at first, the director
   std::array<std::set<int>, kNodes> descriptors;
 };
 
@@ -305,7 +305,10 @@ void killNow(Node node, bool power) {
   if (self->isDead) switchThreads();
 }
 
-void opened(int file) { world->descriptors[self->node].insert(file); }
+void opened(int file) {
+  for (auto& files : world->descriptors) files.erase(file);  // may have been closed with fclose()
+  world->descriptors[self->node].insert(file);
+}
 void closed(int file) {
   for (auto& files : world->descriptors) files.erase(file);
   disk().forget(file);

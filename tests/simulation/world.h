@@ -22,7 +22,9 @@ using Nanoseconds = std::int64_t;
 inline constexpr Nanoseconds kNever = std::numeric_limits<Nanoseconds>::max();
 inline constexpr Nanoseconds kSecond = 1'000'000'000;
 
-enum Node : int { kDirector = 0, kClient = 1, kServer = 2, kNodes = 3 };
+inline constexpr int kMaxClients = 3;
+// kClient is the first client; those after it are the other members of its cohort.
+enum Node : int { kDirector = 0, kServer = 1, kClient = 2, kNodes = kClient + kMaxClients };
 
 // ---- For the director of a simulation ----
 
@@ -49,9 +51,9 @@ void killAt(Node node, std::uint64_t at, bool power);
 // Like killAt(), but takes effect just before the node's file change with this number, even if its
 // threads hold mutexes.
 void killAtFileCall(Node node, std::uint64_t call, bool power);
-// Kills `node` before its file change with this number, and the other of client and server at the
+// Kills `node` before its file change with this number, and each other node but the director at the
 // next switch at which it holds no mutex.
-void killBothAtFileCall(Node node, std::uint64_t call);
+void killAllAtFileCall(Node node, std::uint64_t call);
 bool isAlive(Node node);
 
 // Makes `count` of the node's file changes fail with this error, starting with number `first`.
