@@ -109,7 +109,10 @@ void Checkpointer::write(const PartSnapshot& part) {
   Saved own;
   own.step = part.state.engine.applied;
   try {
-    own.sha256 = checkpoints_.write(part).sha256;
+    const std::string digest = checkpoints_.write(part).sha256;
+    // Another member may commit the checkpoint first, and this one then continues from it.
+    if (savedHere_) syncRecords_();
+    own.sha256 = digest;
   } catch (const Error& error) {
     failed(own.step, error);
     own.code = error.code();

@@ -7,6 +7,7 @@
 #include <fstream>
 #include <iostream>
 #include <iterator>
+#include <set>
 #include <sstream>
 #include <utility>
 
@@ -36,6 +37,7 @@ connect: {retry_seconds: 30, reconnect_seconds: 120}
 )";
 constexpr const char* kDamaged = "checkpoint damaged";
 constexpr Nanoseconds kBetweenChecks = kSecond / 4;  // see haveNewestCommit()
+constexpr Nanoseconds kPatience = 300 * kSecond;     // see isOver()
 constexpr int kMaxStarts = 60;                       // maximum starts of clients
 constexpr int kMaxFailures = 8;  // maximum failures of clients after the last fault
 
@@ -164,7 +166,7 @@ fs::path runFolderOf(const fs::path& folder, Node client) {
 
 std::string resultOf(const fs::path& run) {
   const std::string model = readAll(run / "model.safetensors");
-  if (model.empty()) return "";
+  if (model.empty() || !fs::exists(run / "summary.json")) return "";
   std::string result = hexOf(sha256Of(model));
 
   // If an epoch has several rows, the last one counts (docs/metrics.md).
@@ -272,6 +274,17 @@ bool Simulation::isDone(const Client& client) const {
 bool Simulation::isComplete(const Client& client) const {
   const fs::path run = runFolder(client.node);
   return fs::exists(run / "summary.json") && fs::exists(run / "model.safetensors");
+}
+
+// A client whose server fails in the moment in which another member has ended the run waits for
+// that member until its user stops it.
+bool Simulation::isOver() {
+  const auto complete = [&](const Client& each) { return isComplete(each); };
+  const bool hasResult = std::any_of(clients_.begin(), clients_.end(), complete);
+  if (hasResult && clients_.size() > 1 && !resultSince_) resultSince_ = now();
+  return (resultSince_ && now() - *resultSince_ > kPatience) ||
+         std::all_of(clients_.begin(), clients_.end(),
+                     [&](const Client& each) { return isDone(each); });
 }
 
 bool Simulation::isAway(const Client& client) const {
@@ -459,37 +472,39 @@ void Simulation::damageCheckpoint(Node node) {
   std::ofstream(damaged, std::ios::binary) << bytes;
 }
 
-// Returns whether the server and the clients have the newest checkpoint that a client has
+// Returns whether the server and all clients have the newest checkpoint that a client has
 // committed. They must, until the run is done, unless a disk has lost a checkpoint. If the cohort
-// goes on without members, only those that have committed it must.
+// goes on without members, it may go on from an older one that those who are there have committed;
+// so the server must have the newest one of some client.
 bool Simulation::haveNewestCommit() const {
   const auto complete = [&](const Client& each) { return isComplete(each); };
   const bool isOver = std::any_of(clients_.begin(), clients_.end(), complete);
   if (!disksWork_ || filesAreLost_ || isOver) return true;
-  std::map<fs::path, std::uint64_t> steps;  // of the newest commits
+  std::set<std::uint64_t> steps;
   for (const Client& each : clients_) {
-    const fs::path run = runFolder(each.node);
-    const std::vector<RunCommit> commits = readCommits(diskFiles(), run.string());
-    steps[run] = commits.empty() ? 0 : commits.front().step;
+    const auto commits = readCommits(diskFiles(), runFolder(each.node).string());
+    if (!commits.empty()) steps.insert(commits.front().step);
   }
-  const auto isOlder = [](const auto& one, const auto& other) { return one.second < other.second; };
-  const std::uint64_t newest = std::max_element(steps.begin(), steps.end(), isOlder)->second;
-  if (newest == 0) return true;
-  const std::string name = fmt::format("{:012}.json", newest);
-  const auto has = [&](const fs::path& folder) {
+  if (steps.empty()) return true;
+  const auto have = [](const fs::path& folder, std::uint64_t step) {
+    const std::string name = fmt::format("{:012}.json", step);
     const fs::recursive_directory_iterator files(folder);
     return std::any_of(begin(files), end(files),
                        [&](const auto& each) { return each.path().filename() == name; });
   };
-  bool haveAll = has(store());
-  for (const auto& [run, step] : steps) {
-    if (!scenario_.goesOn || step == newest) haveAll = haveAll && has(run);
-  }
-  if (!haveAll) {
+  const std::uint64_t newest = *steps.rbegin();
+  const bool haveIt =
+      scenario_.goesOn ? std::any_of(steps.begin(), steps.end(),
+                                     [&](std::uint64_t step) { return have(store(), step); })
+                       : have(store(), newest) &&
+                             std::all_of(clients_.begin(), clients_.end(), [&](const Client& each) {
+                               return have(runFolder(each.node), newest);
+                             });
+  if (!haveIt) {
     std::cerr << fmt::format("simulation: the committed checkpoint of step {} is missing\n",
                              newest);
   }
-  return haveAll;
+  return haveIt;
 }
 
 // ---- The run ----
@@ -535,18 +550,14 @@ bool Simulation::run() {
       armRandom();
     }
     const Nanoseconds until = now() + static_cast<Nanoseconds>(1 + draw(40)) * kSecond / 4;
-    const auto isEveryoneDone = [&] {
-      return std::all_of(clients_.begin(), clients_.end(),
-                         [&](const Client& each) { return isDone(each); });
-    };
-    while (now() < until && !mustStart() && !isEveryoneDone()) {
+    while (now() < until && !mustStart() && !isOver()) {
       if (now() >= nextCheck) {
         if (!haveNewestCommit()) return false;
         nextCheck = now() + kBetweenChecks;
       }
       sleep(kSecond / 50);
     }
-    if (isEveryoneDone()) return true;
+    if (isOver()) return true;
     if (peerIsWrong_) return false;  // never happens between honest peers, whatever faults occur
     for (Client& client : clients_) {
       if (!isAway(client) || client.startAt) continue;

@@ -84,6 +84,7 @@ class Simulation {
   // It does not run, although it is not done.
   bool isAway(const Client& client) const;
   bool isAnyoneAway() const;
+  bool isOver();
   // A program is away that must start now, or whose next start has not been decided.
   bool mustStart() const;
   bool isServerAway() const { return !isAlive(kServer) || serverEnded_; }
@@ -113,13 +114,14 @@ class Simulation {
   bool serverEnded_ = false;
   bool filesAreLost_ = false;  // files were lost on either side, so the run may have to start over
   bool disksWork_ = true;      // no file was lost or damaged, and no change of a file has failed
+  std::optional<Nanoseconds> resultSince_;  // when a client had its results
   std::map<std::string, int> counts_;
 };
 
 // The contents of a file; empty if the file does not exist.
 std::string readAll(const std::filesystem::path& path);
 // The results that must not depend on faults: the digest of the model, and the losses and metrics
-// per epoch. Empty if there is no model.
+// per epoch. Empty if the run is not done.
 std::string resultOf(const std::filesystem::path& runFolder);
 
 }  // namespace cleave::sim
