@@ -169,7 +169,7 @@ void addReportCommand(CLI::App& app, std::function<int()>& command) {
   report->add_option("--log-level", options.logLevel, "trace, debug, info, warn or error")
       ->default_str("info");
   report->footer(
-      "Example:\n  cleave-client report runs/fashion-mnist-20260131-123456-1a2b\n  cleave-client "
+      "Example:\n  cleave-client report runs/fashion-mnist-20260131-123456-1a2b3c\n  cleave-client "
       "report runs/* --output compared.html\n  cleave-client report runs/RUN --serve "
       "127.0.0.1:8900\n  cleave-client report sweeps/fashion-mnist --figures figures\n\nThe page "
       "needs no network and no other file. "

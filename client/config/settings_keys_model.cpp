@@ -231,7 +231,7 @@ void addLora(Table& table) {
 void addRunAndModel(Table& table) {
   table.section("Run and model");
   table.text("run.name", "text", &Settings::name,
-             "the run ID is `NAME-YYYYMMDD-hhmmss-xxxx`, in UTC; NAME is the first 40 characters "
+             "the run ID is `NAME-YYYYMMDD-hhmmss-xxxxxx`, in UTC; NAME is the first 40 characters "
              "of this name in lower case, with `-` for everything except letters and digits");
   addFields(table, "run.");
   table

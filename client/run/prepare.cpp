@@ -26,7 +26,7 @@ namespace {
 // Prefixes of run names, by Purpose.
 constexpr const char* kPrefixes[] = {"", "measure-", "verify-", "infer-"};
 
-// Returns NAME-YYYYMMDD-hhmmss-xxxx. Ids sort by time, and the random suffix distinguishes runs
+// Returns NAME-YYYYMMDD-hhmmss-xxxxxx. Ids sort by time, and the random suffix distinguishes runs
 // that start in the same second. The id is also a folder name; it must not begin with a dash,
 // because commands would parse it as an option.
 std::string makeRunId(const std::string& name) {
@@ -43,7 +43,7 @@ std::string makeRunId(const std::string& name) {
   ::gmtime_r(&seconds, &utc);
   char stamp[32];
   std::strftime(stamp, sizeof stamp, "%Y%m%d-%H%M%S", &utc);
-  return fmt::format("{}-{}-{:04x}", id, stamp, std::random_device{}() & 0xffff);
+  return fmt::format("{}-{}-{:06x}", id, stamp, std::random_device{}() & 0xffffff);
 }
 
 // The trace omits the first step, which is a warm-up, unless it is the only one.

@@ -37,9 +37,9 @@ class Checkpointer {
  public:
   // `commits`: the commits that the run already has, newest first. `servers`: the replica that each
   // server is, in model order and those of a body in rank order. `syncRecords` makes all rows
-  // written so far durable; it is called before each commit, and before `savedHere`, which is called
-  // when the client's part is durable, or could not be saved; null: nobody waits for it. `files` is
-  // borrowed.
+  // written so far durable; it is called before each commit, and before `savedHere`, which is
+  // called when the client's part is durable, or could not be saved; null: nobody waits for it.
+  // `files` is borrowed.
   Checkpointer(Files& files, const std::string& runFolder, const CheckpointSettings& settings,
                std::string fingerprint, std::vector<RunCommit> commits,
                std::vector<Replica> servers, std::function<void()> syncRecords,

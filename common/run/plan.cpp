@@ -646,12 +646,15 @@ std::size_t transitBytes(const RunPlan& plan) {
   // See TransferOrder::takeCredit().
   const double answered =
       plan.hasEdges ? plan.inFlight * (answerBytes(plan) + kMicroBatchBytes) : 0;
-  const double blob = bufferBytes(maxWeightsBytes(plan)) +
-                      (plan.spec.trace.steps > 0 ? bufferBytes(kMaxTraceBytes) : 0);
+  // The initial weights arrive in a buffer, on one link. Those that a client fetches are in memory
+  // of their own size.
   const double links = plan.spec.cohort.atOnce();
+  const double weights =
+      bufferBytes(maxWeightsBytes(plan)) + (links - 1) * static_cast<double>(maxWeightsBytes(plan));
+  const double traces = plan.spec.trace.steps > 0 ? links * bufferBytes(kMaxTraceBytes) : 0;
   const std::uint32_t inFlight = inFlightOn(plan, Role::server).number;
   return asSize(flowBytes(plan, Role::server) + inFlight * (cuts + double{kMicroBatchBytes}) +
-                measured + answered + links * blob);
+                measured + answered + weights + traces);
 }
 
 std::size_t unpackedWeightsBytes(const RunPlan& plan) {
@@ -701,9 +704,11 @@ double stateFileBytes(const RunPlan& plan) {
 
 // The body and what it computes. For Cleave's own models, the operators' scratch memory and the
 // allocator's gaps need up to 1.4 times the estimate for a step (measured: small_cnn, 1,024
-// samples). That of a graph follows its operators (common/graph/graph_memory.h). Between steps, the
-// state leaves as a file, in pieces. Before the first step, weights or a state enter: the file, and
-// a copy.
+// samples). That of a graph follows its operators (common/graph/graph_memory.h), and is closer. The
+// allocator keeps what training has freed, and the tensors of larger micro-batches do not fit into
+// it: an evaluation of a graph then needs memory besides that of training. Between steps, the state
+// leaves as a file, in pieces. Before the first step, weights or a state enter: the file, and a
+// copy.
 double computedBytes(const RunPlan& plan) {
   constexpr double kOperators = 1.5, kOperatorsOfGraph = 1.2;
   constexpr double kGraphBytes = 64 << 20;
@@ -711,10 +716,15 @@ double computedBytes(const RunPlan& plan) {
   const double operators = isGraph ? kOperatorsOfGraph : kOperators;
   const auto asked = static_cast<int>(plan.spec.serverThreads);
   const double state = bodyBytes(plan, {0, 0, 0});
-  const double all = bodyBytes(plan, plan.load(asked > 0 ? asked : usableCores()));
+  const PartLoad load = plan.load(asked > 0 ? asked : usableCores());
+  double passes = bodyBytes(plan, load) - state;
+  if (isGraph && load.evaluation > load.training) {
+    passes = bodyBytes(plan, {load.training, 0, load.threads}) +
+             bodyBytes(plan, {0, load.evaluation, load.threads}) - 2 * state;
+  }
   const double read =
       2 * std::max(stateFileBytes(plan), static_cast<double>(maxWeightsBytes(plan)));
-  return state + std::max(operators * (all - state), read) + (isGraph ? kGraphBytes : 0);
+  return state + std::max(operators * passes, read) + (isGraph ? kGraphBytes : 0);
 }
 
 // oneDNN keeps the code that it compiles for each operator and shape. The few sizes of one client's
@@ -818,13 +828,16 @@ std::size_t serverBytes(const RunPlan& plan) {
   return asSize(bytes);
 }
 
-std::size_t memberBytes(std::uint64_t samples, std::uint64_t shareValues,
-                        std::uint64_t stateBytes) {
+std::size_t memberBytes(std::uint64_t samples, std::uint64_t shareValues) {
   // JointPlan: the order of an epoch, and the divisions of four epochs, in batches of few samples.
   constexpr double kPerSample = 32;
   return asSize(kPerSample * static_cast<double>(samples) +
-                bufferBytes(std::min(stateBytes, kMaxStateBytes)) +
-                2 * bufferBytes(maxPartBytes(std::min(shareValues, kMaxShareValues))));
+                bufferBytes(maxPartBytes(std::min(shareValues, kMaxShareValues))));
+}
+
+std::size_t cohortBytes(std::uint64_t shareValues, std::uint64_t stateBytes) {
+  return asSize(2.0 * static_cast<double>(maxPartBytes(std::min(shareValues, kMaxShareValues))) +
+                bufferBytes(std::min(stateBytes, kMaxStateBytes)));
 }
 
 std::size_t snapshotBytes(const RunPlan& plan) {

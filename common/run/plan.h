@@ -141,10 +141,11 @@ MemoryTerm largestServerMemory(const RunPlan& plan);
 std::size_t serverBytes(const RunPlan& plan);
 
 // The memory that the server needs for one member of a cohort, besides serverBytes(): its samples
-// in the plan of the batches, its parts of the sums, and of the one that connects first the state
-// that one sends to those that join. `shareValues`, `stateBytes`: what it announces.
-std::size_t memberBytes(std::uint64_t samples, std::uint64_t shareValues,
-                        std::uint64_t stateBytes = 0);
+// in the plan of the batches, and its part of a sum. `shareValues`: what it announces.
+std::size_t memberBytes(std::uint64_t samples, std::uint64_t shareValues);
+// What it needs once for all members: the last two sums, and the state that one member sends to
+// those that join.
+std::size_t cohortBytes(std::uint64_t shareValues, std::uint64_t stateBytes);
 
 // The part of serverBytes() for unpacking initial weights, in addition to the buffer that they
 // arrived in; 0 without initial weights.

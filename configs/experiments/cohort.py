@@ -9,8 +9,11 @@
   alone    a model each; the mean of their accuracies
 
 The members have 12,000 images, the same in all rows: divided at random (iid), or with shares of each class drawn from a Dirichlet
-distribution (skewed). The model is a small CNN, with batch norm or with group norm. All members evaluate the test set of 10,000 images, or
-parts of it that add up to it. Needs the packages cleave_split (python/), torch and safetensors. Finished runs are kept in the folder, and are not repeated.
+distribution (skewed). The model is a small CNN, with batch norm or with group norm, or EfficientNet-Lite0 with its ImageNet weights, which
+efficientnet.py has written. All members evaluate the test set of 10,000 images, or parts of it that add up to it. Needs the packages
+cleave_split (python/), torch and safetensors. Finished runs are kept in the folder, and are not repeated.
+
+    python3 configs/experiments/cohort.py --output experiments/cohort-efficientnet --model efficientnet --samples 2000 --test-samples 2000
 """
 
 import argparse
@@ -18,6 +21,7 @@ import concurrent.futures
 import contextlib
 import csv
 import gzip
+import json
 import pathlib
 import secrets
 import shutil
@@ -32,9 +36,10 @@ import torch
 import cleave_split
 
 IMAGES = "/usr/share/datasets/fashion-mnist"
-SAMPLES, MEMBERS, CLASSES = 12000, 10, 10
-MIN_SAMPLES = 64  # samples of a member
+MEMBERS, CLASSES = 10, 10
+MIN_SHARE = 1 / 190  # of the samples, that each member has
 WAYS = ("joint", "average", "turns", "alone")
+EFFICIENTNET = "experiments/efficientnet/model.pt2"
 
 
 class Net(torch.nn.Module):
@@ -54,14 +59,28 @@ class Net(torch.nn.Module):
         return self.head(self.flatten(self.pool(x)))
 
 
+MODELS = ("group", "batch", "efficientnet")
+CUTS = {"efficientnet": "[net._bn0, net._bn1]"}
+INPUTS = {"efficientnet": "image"}  # the names of the models' inputs
+
+
+def model_file(root, model):
+    return pathlib.Path(EFFICIENTNET) if model == "efficientnet" else root / f"{model}.pt2"
+
+
 def read_idx(name, offset):
     with gzip.open(f"{IMAGES}/{name}-ubyte.gz") as file:
         return numpy.frombuffer(file.read()[offset:], numpy.uint8)
 
 
-def images(name):
-    values = read_idx(f"{name}-images-idx3", 16).reshape(-1, 1, 28, 28)
-    return ((values / 255 - 0.2860) / 0.3530).astype("float32"), read_idx(f"{name}-labels-idx1", 8).astype("int64")
+def images(name, model, samples):
+    """As many images of each class, as the model takes them."""
+    values, labels = read_idx(f"{name}-images-idx3", 16).reshape(-1, 1, 28, 28), read_idx(f"{name}-labels-idx1", 8).astype("int64")
+    chosen = numpy.concatenate([numpy.flatnonzero(labels == each)[: samples // CLASSES] for each in range(CLASSES)])
+    values = values[chosen] / 255
+    if model != "efficientnet":
+        return ((values - 0.2860) / 0.3530).astype("float32"), labels[chosen]
+    return torch.nn.functional.interpolate(torch.from_numpy(values.astype("float32")), size=64, mode="bilinear").numpy(), labels[chosen]
 
 
 def parts(labels, alpha, seed):
@@ -77,13 +96,17 @@ def parts(labels, alpha, seed):
                 ends = (numpy.cumsum(random.dirichlet([alpha] * MEMBERS))[:-1] * len(of_class)).astype(int)
                 for member, part in zip(members, numpy.split(of_class, ends), strict=True):
                     member.extend(part)
-        if min(map(len, members)) >= MIN_SAMPLES:
+        if min(map(len, members)) >= MIN_SHARE * len(labels):
             return [numpy.array(member) for member in members]
 
 
-def write_arrays(folder, values, labels):
+def data_folder(root, model):
+    return root / ("data-efficientnet" if model == "efficientnet" else "data")
+
+
+def write_arrays(folder, name, values, labels):
     folder.mkdir(parents=True, exist_ok=True)
-    numpy.save(folder / "x.npy", values)
+    numpy.save(folder / f"{name}.npy", values)
     numpy.save(folder / "labels.npy", labels)
 
 
@@ -94,41 +117,47 @@ def prepare(options):
     if not (root / "key").exists():
         (root / "key").touch(0o600)
         (root / "key").write_text(secrets.token_hex(32))
-    for norm in options.norm:
-        path = root / f"{norm}.pt2"
+    for model in options.model:
+        path = model_file(root, model)
+        if model == "efficientnet" and not path.exists():
+            sys.exit(f"{path} is missing; run configs/experiments/efficientnet.py --output {path.parent}")
         if not path.exists():
             torch.manual_seed(1)
-            cleave_split.export(Net(norm).train(), {"x": torch.rand(2, 1, 28, 28)}, str(path))
-    train, test = images("train"), images("t10k")
-    chosen = numpy.concatenate([numpy.flatnonzero(train[1] == each)[:SAMPLES // CLASSES] for each in range(CLASSES)])
-    train = tuple(each[chosen] for each in train)
-    write_arrays(root / "data/test", *test)
-    for m in range(MEMBERS):
-        write_arrays(root / f"data/test{m}", *(each[m::MEMBERS] for each in test))
-    for data, alpha in (("iid", None), ("skewed", options.alpha)):
-        for seed in options.seed:
-            for m, part in enumerate(parts(train[1], alpha, seed)):
-                write_arrays(root / f"data/{data}-{seed}/{m}", *(each[part] for each in train))
+            cleave_split.export(Net(model).train(), {"x": torch.rand(2, 1, 28, 28)}, str(path))
+        name, folder = INPUTS.get(model, "x"), data_folder(root, model)
+        train, test = images("train", model, options.samples), images("t10k", model, options.test_samples)
+        write_arrays(folder / "test", name, *test)
+        for m in range(MEMBERS):
+            write_arrays(folder / f"test{m}", name, *(each[m::MEMBERS] for each in test))
+        for data, alpha in (("iid", None), ("skewed", options.alpha)):
+            for seed in options.seed:
+                for m, part in enumerate(parts(train[1], alpha, seed)):
+                    write_arrays(folder / f"{data}-{seed}/{m}", name, *(each[part] for each in train))
     return root
 
 
 class Group:
-    """The members in one setting: norm, data, seed."""
+    """The members in one setting: model, data, seed."""
 
-    def __init__(self, options, root, norm, data, seed):
-        self.options, self.root, self.norm, self.seed = options, root, norm, seed
-        self.data = root / f"data/{data}-{seed}"
-        self.runs = root / f"{norm}-{data}-{seed}"
+    def __init__(self, options, root, model, data, seed):
+        self.options, self.root, self.model, self.seed = options, root, model, seed
+        self.tests = data_folder(root, model)
+        self.data = self.tests / f"{data}-{seed}"
+        self.runs = root / f"{model}-{data}-{seed}"
         self.samples = [len(numpy.load(self.data / f"{m}/labels.npy")) for m in range(MEMBERS)]
 
+    def command(self, *words, **settings):
+        settings = {"model.file": model_file(self.root, self.model), **settings}
+        if self.model in CUTS:
+            settings["model.cuts"] = CUTS[self.model]
+        return [f"{self.options.programs}/cleave-client", *map(str, words), "--config", "configs/experiments/cohort.yaml", "--log-level", "error",
+                *[argument for key, value in settings.items() for argument in ("--set", f"{key}={value}")]]  # fmt: skip
+
     def start(self, run, m, test, batch, epochs, more, evaluates):
-        settings = {"model.file": self.root / f"{self.norm}.pt2", "data.train.file": self.data / str(m), "data.test.file": self.root / "data" / test,
-                    "train.batch": batch, "train.epochs": epochs, "run.seed": self.seed, "eval.every": epochs if evaluates else 0,
-                    "train.learning_rate.peak": self.options.rate, "threads.client": 1, "threads.server": 1, **more}
-        return subprocess.Popen([f"{self.options.programs}/cleave-client", "train", "--config", "configs/experiments/cohort.yaml", "--run-dir",
-                                 str(run), "--log-level", "error",
-                                 *[argument for key, value in settings.items() for argument in ("--set", f"{key}={value}")]],
-                                stdout=subprocess.DEVNULL)
+        settings = {"data.train.file": self.data / str(m), "data.test.file": self.tests / test, "train.batch": batch, "train.epochs": epochs,
+                    "run.seed": self.seed, "eval.every": epochs if evaluates else 0, "train.learning_rate.peak": self.options.rate,
+                    "threads.client": 1, "threads.server": 1, **more}  # fmt: skip
+        return subprocess.Popen(self.command("train", "--run-dir", run, **settings), stdout=subprocess.DEVNULL)
 
     def accuracy(self, run):
         with open(run / "epochs.csv") as file:
@@ -182,14 +211,10 @@ class Group:
         return self.evaluated(first / "model.safetensors")
 
     def evaluated(self, weights):
-        """The accuracy of these weights, computed by PyTorch."""
-        net = Net(self.norm)
-        net.load_state_dict(safetensors.torch.load_file(weights))
-        net.eval()
-        values, labels = (torch.from_numpy(numpy.load(self.root / f"data/test/{name}.npy")) for name in ("x", "labels"))
-        with torch.no_grad():
-            right = sum((net(x).argmax(1) == y).sum().item() for x, y in zip(values.split(500), labels.split(500), strict=True))
-        return 100 * right / len(labels)
+        """The accuracy of these weights on all test images."""
+        command = self.command("eval", weights, "--json", **{"data.train.file": self.data / "0", "data.test.file": self.tests / "test"})
+        result = subprocess.run(command, stdout=subprocess.PIPE, check=True)
+        return 100 * json.loads(result.stdout)["metrics"]["top1"]
 
     def alone(self):
         runs = self.all(lambda m: self.local(self.runs / f"alone/m{m}", m, self.options.epochs, evaluates=True))
@@ -217,21 +242,23 @@ def main(arguments=None):
     parser.add_argument("--rate", type=float, default=0.05, help="learning rate; default: 0.05")
     parser.add_argument("--jobs", type=int, default=2, help="members that train at once on their own; default: 2")
     parser.add_argument("--seed", type=int, action="append", help="repeatable; default: 1, 2 and 3")
-    parser.add_argument("--norm", choices=("batch", "group"), action="append", help="repeatable; default: both")
+    parser.add_argument("--model", choices=MODELS, action="append", help="group and batch: a small CNN with that norm; repeatable; default: these two")
+    parser.add_argument("--samples", type=int, default=12000, help="training images; default: 12000")
+    parser.add_argument("--test-samples", type=int, default=10000, help="default: 10000")
     parser.add_argument("--way", choices=WAYS, action="append", help="repeatable; default: all")
     parser.add_argument("--chart", metavar="FILE.svg", help="also draw the means; needs matplotlib")
     options = parser.parse_args(arguments)
-    options.seed, options.norm, options.way = options.seed or [1, 2, 3], options.norm or ["group", "batch"], options.way or WAYS
+    options.seed, options.model, options.way = options.seed or [1, 2, 3], options.model or ["group", "batch"], options.way or WAYS
     root = prepare(options)
-    print(f"| Norm  | Data   | {' | '.join(f'{way:<13}' for way in options.way)} |")
-    print(f"|-------|--------|{'|'.join('-' * 15 for _ in options.way)}|", flush=True)
+    print(f"| Model        | Data   | {' | '.join(f'{way:<13}' for way in options.way)} |")
+    print(f"|--------------|--------|{'|'.join('-' * 15 for _ in options.way)}|", flush=True)
     rows = {}
-    for norm in options.norm:
+    for model in options.model:
         for data in ("iid", "skewed"):
-            print(f"| {norm} | {data:<6} |", end="", flush=True)
+            print(f"| {model:<12} | {data:<6} |", end="", flush=True)
             for way in options.way:
-                values = [getattr(Group(options, root, norm, data, seed), way)() for seed in options.seed]
-                rows.setdefault((norm, data), []).append(values)
+                values = [getattr(Group(options, root, model, data, seed), way)() for seed in options.seed]
+                rows.setdefault((model, data), []).append(values)
                 print(f" {shown(values):<13} |", end="", flush=True)
             print(flush=True)
     print(f"top-1 in %, {options.epochs} epochs, mean ± standard deviation of seeds {', '.join(map(str, options.seed))}")
@@ -261,7 +288,7 @@ def chart(ways, rows, file):
         for place, values in zip(places, rows.values(), strict=True):
             axes.plot([place] * len(values[w]), values[w], ".", color="black", markersize=4)
     axes.axhline(100 / CLASSES, color="gray", linewidth=0.8, linestyle=":", label="chance")
-    axes.set_xticks(range(len(rows)), [f"{norm} norm, {data}" for norm, data in rows])
+    axes.set_xticks(range(len(rows)), [f"{model if model == 'efficientnet' else model + ' norm'}, {data}" for model, data in rows])
     axes.set_ylabel("top-1 in %")
     figure.legend(loc="outside upper center", ncols=len(ways) + 1)
     figure.savefig(file, metadata={"Date": None})

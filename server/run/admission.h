@@ -49,7 +49,7 @@ class Admission {
   void checkRun(const std::string& identity, const std::string& runId, const RunPlan& plan) const;
   // Admits one more run if the limits allow it: "too-many-sessions", "not-enough-memory",
   // "too-many-runs". Call checkRun() first. `forMember`: in a cohort, the memberBytes() of the
-  // first member.
+  // first member, and cohortBytes().
   std::unique_ptr<Ticket> admit(const std::string& identity, const RunPlan& plan,
                                 std::size_t forMember = 0, SteadyTime time = now());
   // Admits another member of an admitted run: "too-many-sessions", "not-enough-memory".

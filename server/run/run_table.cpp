@@ -79,8 +79,9 @@ std::size_t memberBytesOf(const RunRequest& request, const RunRequest* first) {
   if (first != nullptr && isInPlan(request, first->hello.member().plan())) {
     samples -= std::min(samples, samplesOf(first->hello.member()));
   }
+  const std::size_t own = memberBytes(samples, member.share_values());
   // One of them sends its state, which has the same size for all.
-  return memberBytes(samples, member.share_values(), first == nullptr ? member.state_bytes() : 0);
+  return first != nullptr ? own : own + cohortBytes(member.share_values(), member.state_bytes());
 }
 
 // Whether both are of one cohort, and of the part of its run that is computed here.

@@ -410,10 +410,10 @@ void ServedRun::openLinks() {
   const std::size_t stateBytes = joining == 0 && !hasTurn() ? 0 : hello().member().state_bytes();
   std::size_t sender = 0;
   while (!isRelay && isJoining(*seats_[sender])) ++sender;
-  // Each member's part of a sum, and the sum on each link, as in memberBytes().
-  const std::size_t sumBytes = 2 * seats_.size() * BufferPool::capacityFor(plan_.partBytes);
+  // Each member's part of a sum, as in memberBytes().
+  const std::size_t partBytes = seats_.size() * BufferPool::capacityFor(plan_.partBytes);
   options.account = account_ =
-      std::make_shared<MemoryAccount>(transitBytes(plan_) + sumBytes + stateBytes * (joining + 1));
+      std::make_shared<MemoryAccount>(transitBytes(plan_) + partBytes + stateBytes * (joining + 1));
   options.codecQueue = codecQueue_ = resources_.codecs.open();
   trace_ = options.trace;
   lateness_ = std::make_shared<Lateness>(seats_.size());

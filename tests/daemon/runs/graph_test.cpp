@@ -78,6 +78,24 @@ TEST_CASE("an exported model trains, and its weights keep their names") {
 // modes.pt2 has 10 equal logits in evaluation, because its body then computes zeros; its training
 // graph is that of modes_training.pt2, which has no evaluation graph
 // (python/tests/make_fixtures.py).
+// Found with EfficientNet-Lite0: the process of its body was ended in its first evaluation.
+TEST_CASE(
+    "evaluations with larger micro-batches than training need memory besides that of training") {
+  const auto admitted = [](const std::string& evalBatch) {
+    const Arguments batches = {"--set", "train={batch: 2048, micro_batches: 1}",
+                               "--set", "data.train.size=2048",
+                               "--set", "data.test.size=4096",
+                               "--set", "eval.batch=" + evalBatch};
+    const Arguments dryRun = {"train", "--config", configFile("synthetic.yaml"), "--dry-run",
+                              "--json"};
+    const nlohmann::json plan = askJson(with(with(dryRun, graph("[conv, pool]")), batches));
+    return plan.at("server_memory_terms").at(0).at(1).at("bytes").get<double>();
+  };
+  constexpr double kSmall = 1 << 20;  // more than a sample
+  CHECK(admitted("2048") - admitted("1024") < kSmall);
+  CHECK(admitted("2049") - admitted("2048") > 10 * kSmall);
+}
+
 TEST_CASE("evaluations, the best model and quality checks use the evaluation graph") {
   const TemporaryFolder folder;
   const TestServer server(folder, kAllowed);

@@ -108,7 +108,10 @@ TEST_CASE("each member of a cohort needs a session, and memory for its samples a
   CHECK(guard.admission->admittedBytes() == ofRun + memberBytes(1000, 10));
   CHECK(memberBytes(2000, 10) - memberBytes(1000, 10) >= 1000 * 2 * sizeof(std::uint32_t));
   CHECK(memberBytes(1000, std::size_t{1} << 20) - memberBytes(1000, 0) >=
+        (std::size_t{1} << 20) * sizeof(float));
+  CHECK(cohortBytes(std::size_t{1} << 20, 0) - cohortBytes(0, 0) ==
         (std::size_t{2} << 20) * sizeof(float));
+  CHECK(cohortBytes(0, 1 << 20) >= cohortBytes(0, 0) + (1 << 20) - (1 << 10));
   const auto admit = [&](std::size_t bytes) {
     tickets.push_back(guard.admission->admitMember("c", guard.plan, bytes));
   };
