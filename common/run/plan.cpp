@@ -711,6 +711,7 @@ double stateFileBytes(const RunPlan& plan) {
 // copy.
 double computedBytes(const RunPlan& plan) {
   constexpr double kOperators = 1.5, kOperatorsOfGraph = 1.2;
+  constexpr double kLarger = 1.15;  // more gaps, between tensors of different sizes
   constexpr double kGraphBytes = 64 << 20;
   const bool isGraph = plan.stage.model.graphBlocks != nullptr;
   const double operators = isGraph ? kOperatorsOfGraph : kOperators;
@@ -719,8 +720,8 @@ double computedBytes(const RunPlan& plan) {
   const PartLoad load = plan.load(asked > 0 ? asked : usableCores());
   double passes = bodyBytes(plan, load) - state;
   if (isGraph && load.evaluation > load.training) {
-    passes = bodyBytes(plan, {load.training, 0, load.threads}) +
-             bodyBytes(plan, {0, load.evaluation, load.threads}) - 2 * state;
+    passes = bodyBytes(plan, {load.training, 0, load.threads}) - state +
+             kLarger * (bodyBytes(plan, {0, load.evaluation, load.threads}) - state);
   }
   const double read =
       2 * std::max(stateFileBytes(plan), static_cast<double>(maxWeightsBytes(plan)));
