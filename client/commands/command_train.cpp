@@ -321,6 +321,7 @@ struct Trained {
 std::optional<Trained> trainToTheEnd(TrainCommand& command, TrainRun& run, Trainer& trainer,
                                      ModelSaver& saver) {
   const TrainResult result = trainer.run();
+  failpoint("trained");
   if (run.hasTurn()) {
     run.handOver(trainer.notes());
     failpoint("handed-over");

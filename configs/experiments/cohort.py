@@ -37,7 +37,7 @@ import cleave_split
 
 IMAGES = "/usr/share/datasets/fashion-mnist"
 MEMBERS, CLASSES = 10, 10
-MIN_SHARE = 1 / 190  # of the samples, that each member has
+MIN_SHARE = 1 / 190  # minimum share of all samples per member
 WAYS = ("joint", "average", "turns", "alone")
 EFFICIENTNET = "experiments/efficientnet/model.pt2"
 

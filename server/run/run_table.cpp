@@ -213,10 +213,12 @@ boost::asio::awaitable<std::optional<TurnRecord>> RunTable::lastTurn(
   co_return co_await resources_.store.readTurns(identity, spec, request.spec.cohort.id);
 }
 
-boost::asio::awaitable<bool> RunTable::isCohortDone(const RunRequest& request) const {
+boost::asio::awaitable<bool> RunTable::comesTooLate(const RunRequest& request) const {
+  // Another member may begin a new run of the cohort, and then has a new run.
+  const bool continues = request.hello.generation() > 1;
   const std::string identity = recordsIdentity(request);
   const std::string spec = digestOf(request.spec);
-  co_return co_await resources_.store.isCohortDone(identity, spec);
+  co_return continues&& co_await resources_.store.isDoneWithout(identity, spec, request.runId());
 }
 
 void RunTable::check(const RunRequest& request) const {

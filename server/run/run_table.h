@@ -37,9 +37,9 @@ class RunTable {
   // same run is already being served, it ends if this client may continue it; until it has ended,
   // the new request is refused as "run-in-use". Null: see ServedRun::join().
   std::shared_ptr<Seat> admit(RunRequest request);
-  // Whether the last run of the request's cohort is done. The request must outlive the call. Throws
-  // RunError "run-unreadable".
-  boost::asio::awaitable<bool> isCohortDone(const RunRequest& request) const;
+  // Whether the client continues the run of a cohort that others have ended without it. The request
+  // must outlive the call. Throws RunError "run-unreadable".
+  boost::asio::awaitable<bool> comesTooLate(const RunRequest& request) const;
   // Checks the request of a member that will wait for its turn, as admit() does later. Throws the
   // errors of planRun() and Admission::checkRun().
   void check(const RunRequest& request) const;

@@ -39,7 +39,7 @@ class Seat {
 
   // In a cohort, its member's number; else 0.
   std::uint32_t number() const { return number_; }
-  // The run has stored this connection. Throws the error of an earlier end().
+  // The run has stored this connection. Throws the errors of throwIfEnded().
   void stored(const LastConnection& connection);
   // Call once; the other functions below require it, except those that say otherwise.
   void open(std::shared_ptr<TensorLink> link) { link_ = std::move(link); }
@@ -73,9 +73,9 @@ class Seat {
   // Ends the run with this error, which is sent to the client if it is connected; before open(),
   // only the seat.
   void end(std::exception_ptr error);
-  // Its link has failed while it had no connection.
+  // Call when its link has failed without a connection: nobody can take the seat any more.
   void failedUnconnected(std::exception_ptr error) { endError_ = std::move(error); }
-  // Nobody can take it any more.
+  // Whether end() was called before open(), or failedUnconnected() was called.
   bool hasEnded() const { return endError_ != nullptr; }
   // Throws the error of an earlier end() without open(), or of failedUnconnected().
   void throwIfEnded() const {
@@ -117,7 +117,7 @@ class Seat {
   std::optional<Arrived> arrived_;
   std::shared_ptr<TensorLink> link_;
   std::optional<Parked> parked_;
-  std::exception_ptr endError_;  // set if end() was called before open()
+  std::exception_ptr endError_;  // see hasEnded()
 };
 
 }  // namespace cleave

@@ -641,13 +641,14 @@ Result ServedRun::importAndKeep(const ActionFunction& import, Work work) {
   return result;
 }
 
-void ServedRun::finish() {
+void ServedRun::finish(const Seat& seat) {
   done_->open();
   if (plan_.spec.cohort.isRelay()) return;  // the others still need the last turn's
   if (stored_.checkpoints) stored_.checkpoints->finish(resources_.settings.keepFinished);
-  if (!plan_.spec.cohort.exists() || isTrial_) return;
+  if (!plan_.spec.cohort.exists()) return;
+  doneRuns_.push_back(seat.request().runId());
   const RunRequest& request = owner().request();
-  resources_.store.cohortIsDone(recordsIdentity(request), digestOf(request.spec));
+  resources_.store.cohortIsDone(recordsIdentity(request), digestOf(request.spec), doneRuns_);
 }
 
 // ---- Seats ----
@@ -729,6 +730,10 @@ void ServedRun::start() {
   resources_.device.attach(worker_, owner().request().identity);
   isServing_ = true;
   served_ = now();
+  if (plan_.spec.cohort.exists()) {
+    const RunRequest& request = owner().request();
+    resources_.store.cohortIsDone(recordsIdentity(request), digestOf(request.spec), {});
+  }
   if (hasStoredWeights()) loadStoredWeights();
   if (turnState_) owner().link()->send(*std::exchange(turnState_, std::nullopt));
   if (isDraining_) drain();
@@ -737,7 +742,7 @@ void ServedRun::start() {
 asio::awaitable<void> ServedRun::finishWork() {
   const auto isThere = [this](const auto& seat) { return !hasLeft(*seat); };
   if (std::ranges::count_if(seats_, isThere) > 1) co_return;  // the last seat waits
-  if (!worker_) co_return;                                    // the run has been closed
+  if (isClosing_) co_return;
   const auto whenDone = [this](auto task) {
     const auto done = std::make_shared<Latch>();
     done->whenOpen(std::move(task));

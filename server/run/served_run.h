@@ -127,8 +127,9 @@ class ServedRun {
   // is in use until then. The connections must have ended.
   boost::asio::awaitable<void> close();
   bool isClosing() const { return isClosing_; }
-  // Call when a client has sent "done": at most the last checkpoint is still needed.
-  void finish();
+  // Call when the client of a seat has sent "done": at most the last checkpoint is still needed. In
+  // a cohort, the store keeps who has, until the run starts again (RunStore::cohortIsDone()).
+  void finish(const Seat& seat);
   // Open from then on.
   const std::shared_ptr<Latch>& done() const { return done_; }
 
@@ -222,8 +223,9 @@ class ServedRun {
     bool isHandedOn = false;  // the turn is over
   };
   const std::shared_ptr<LastSaved> lastSaved_ = std::make_shared<LastSaved>();
-  bool isOpening_ = false;         // open() has been called
-  std::vector<const Seat*> left_;  // those that leave() was called for
+  bool isOpening_ = false;             // open() has been called
+  std::vector<const Seat*> left_;      // those that leave() was called for
+  std::vector<std::string> doneRuns_;  // of a cohort: the run ids of those that have sent "done"
   // Before the records are open, those that the clients could continue from; then those that the
   // server has too, newest first in a cohort.
   std::vector<wire::Commit> commits_;

@@ -178,7 +178,6 @@ asio::awaitable<void> Session::openRun(wire::Hello hello) {
   if (opensRun) co_await run.open();
   seat_->throwIfEnded();
   co_await takeSeat(request);
-  seat_->throwIfEnded();  // the run may have ended in the meantime
   if (seat_.get() != &run.owner()) co_return;
   run.start();
   run.log(spdlog::level::info, fmt::format("{}: {}", name(), run.summary()));
@@ -280,13 +279,15 @@ asio::awaitable<void> Session::waitForCheckpoint(const RunRequest& request) {
 
 // Tells the client for whom it waits, until the run is open. Returns whether this session must open
 // it, because it goes on without those who are missing; usually, the member that comes last does.
+// Throws RunError "cohort-done" if others have ended the run, and too few come within
+// cohort.wait_seconds.
 asio::awaitable<bool> Session::waitForMembers() {
   ServedRun& run = seat_->run();
-  const bool isLate = co_await context_.runs.isCohortDone(seat_->request());
-  const SteadyTime begun = now();
   run.log(spdlog::level::info,
           fmt::format("{}: waits for {}", name(),
                       printable(fmt::format("{}", fmt::join(run.missing(), ", ")))));
+  const bool isLate = co_await context_.runs.comesTooLate(seat_->request());
+  const SteadyTime begun = now();
   do {
     const std::string missing = toWire(Missing{run.missing(), false});
     co_await connection_->writeHandshakeFrame(FrameKind::roster, missing);
@@ -299,10 +300,12 @@ asio::awaitable<bool> Session::waitForMembers() {
                           printable(fmt::format("{}", fmt::join(run.missing(), ", ")))));
       co_return true;
     }
-    if (isLate && secondsSince(begun) >= cohort.waitSeconds) {
+    const std::size_t needed = cohort.needsAll() ? cohort.size() : cohort.minMembers;
+    const bool lacksMembers = cohort.size() - run.missing().size() < needed;
+    if (isLate && lacksMembers && secondsSince(begun) >= cohort.waitSeconds) {
       throw RunError("cohort-done",
-                     fmt::format("the run of the cohort has ended without this member, and others "
-                                 "have not connected within {} s (cohort.wait_seconds)",
+                     fmt::format("the run of the cohort has ended without this member, and too "
+                                 "few others have connected within {} s (cohort.wait_seconds)",
                                  cohort.waitSeconds),
                      "ask another member for its model.safetensors; for a new run, set another "
                      "cohort.id");
@@ -317,6 +320,7 @@ asio::awaitable<void> Session::takeSeat(const RunRequest& request) {
   for (const std::string& name : connectedMembers_) ok.add_connected(name);
   const std::string answer = ok.SerializeAsString();
   co_await connection_->writeHandshakeFrame(FrameKind::helloOk, answer);
+  seat_->throwIfEnded();  // the run may have ended in the meantime
 }
 
 asio::awaitable<void> Session::openProbe(wire::Hello hello) {
@@ -356,7 +360,7 @@ asio::awaitable<bool> Session::serveRun() {
     run.log(spdlog::level::info,
             fmt::format("session {}: the client ended it ({})", number_, reason));
     if (reason == "done") {
-      run.finish();
+      run.finish(*seat_);
     } else {
       reason_ = reason;
     }
@@ -388,7 +392,7 @@ asio::awaitable<void> Session::leaveSeat(bool mayPark) {
   std::shared_ptr<Seat> seat = std::move(seat_);
   if (!seat || seat->session() != number_) co_return;
   ServedRun& run = seat->run();
-  if (mayPark && run.mayPark()) {
+  if (mayPark && !seat->hasEnded() && run.mayPark()) {
     run.log(spdlog::level::info,
             fmt::format("session {}: the run is kept for {} s, so that its client can continue it",
                         number_, run.patience().time / std::chrono::seconds(1)));

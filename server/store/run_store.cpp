@@ -78,7 +78,7 @@ std::string specFile(const std::string& store, const std::string& identity, cons
   return store + "/" + identity + kCohorts + "/" + hexOf(sha256Of("id " + id));
 }
 
-// Exists while the cohort's last run is done.
+// The ids of the runs of the members that have ended the cohort's last run, one per line.
 std::string doneFile(const std::string& store, const std::string& identity,
                      const std::string& spec) {
   return cohortFile(store, identity, spec) + ".done";
@@ -202,9 +202,6 @@ boost::asio::awaitable<StoredRun> RunStore::open(const StoreRequest& request) {
                           compute_.description());
     }
     if (request.cohort && !request.cohort->hasBegun) keepRunId(settings_.store, request);
-    if (hello.has_member()) {
-      diskFiles().remove(doneFile(settings_.store, identity, request.spec));
-    }
     run.disk->giveBack(store.removeIncomplete());
     if (!isNew) run.recordedStep = recordedStep(folder);
     run.log = fileLog(folder + "/log.txt");
@@ -273,22 +270,26 @@ boost::asio::awaitable<std::optional<TurnRecord>> RunStore::readTurns(const std:
   co_return record;
 }
 
-boost::asio::awaitable<bool> RunStore::isCohortDone(const std::string& identity,
-                                                    const std::string& spec) {
-  bool isDone = false;
-  const auto onDisk = [&] {
-    isDone = diskFiles().read(doneFile(settings_.store, identity, spec)).has_value();
-  };
+boost::asio::awaitable<bool> RunStore::isDoneWithout(const std::string& identity,
+                                                     const std::string& spec,
+                                                     const std::string& runId) {
+  std::optional<std::string> runIds;
+  const auto onDisk = [&] { runIds = diskFiles().read(doneFile(settings_.store, identity, spec)); };
   const auto toThread = [this](auto task) { boost::asio::post(folders_, std::move(task)); };
   co_await runThrough(io_, toThread, onDisk);
-  co_return isDone;
+  co_return runIds && ("\n" + *runIds).find("\n" + runId + "\n") == std::string::npos;
 }
 
-void RunStore::cohortIsDone(const std::string& identity, const std::string& spec) {
-  boost::asio::post(folders_, [this, identity, file = doneFile(settings_.store, identity, spec)] {
+void RunStore::cohortIsDone(const std::string& identity, const std::string& spec,
+                            const std::vector<std::string>& runIds) {
+  std::string lines;
+  for (const std::string& runId : runIds) lines += runId + "\n";
+  boost::asio::post(folders_, [this, identity, lines = std::move(lines),
+                               file = doneFile(settings_.store, identity, spec)] {
     try {
+      if (lines.empty()) return diskFiles().remove(file);
       diskFiles().makeFolder(settings_.store + "/" + identity + kCohorts);
-      diskFiles().write(file, "");
+      diskFiles().write(file, lines);
     } catch (const Error&) {
       // A member that comes too late waits for the others until its user stops it.
     }

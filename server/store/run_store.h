@@ -102,11 +102,14 @@ class RunStore {
   boost::asio::awaitable<std::optional<TurnRecord>> readTurns(const std::string& identity,
                                                               const std::string& spec,
                                                               const std::string& id);
-  // Whether the last run of the cohort with this run spec is done. The arguments must outlive the
-  // call. Throws RunError "run-unreadable".
-  boost::asio::awaitable<bool> isCohortDone(const std::string& identity, const std::string& spec);
-  // It is, until the next open() for this cohort. Does not wait for the disk.
-  void cohortIsDone(const std::string& identity, const std::string& spec);
+  // Whether members have ended the last run of the cohort with this run spec, but not the one with
+  // this run id. The arguments must outlive the call. Throws RunError "run-unreadable".
+  boost::asio::awaitable<bool> isDoneWithout(const std::string& identity, const std::string& spec,
+                                             const std::string& runId);
+  // The members with these run ids have ended the cohort's run; none: it is in progress. Does not
+  // wait for the disk.
+  void cohortIsDone(const std::string& identity, const std::string& spec,
+                    const std::vector<std::string>& runIds);
   // Stores the connection that continues a run in memory, and returns it. The arguments must
   // outlive the call. Throws RunError "stale-generation".
   boost::asio::awaitable<LastConnection> storeConnection(const std::string& identity,

@@ -200,6 +200,7 @@ bool Simulation::mustStart() const {
 
 void Simulation::startServer() {
   serverEnded_ = false;
+  ++serverStarts_;
   start(kServer, [this] {
     try {
       std::vector<std::string> keys = {"listen.port=" + std::to_string(kPortOfServer),
@@ -276,12 +277,13 @@ bool Simulation::isComplete(const Client& client) const {
   return fs::exists(run / "summary.json") && fs::exists(run / "model.safetensors");
 }
 
-// A client whose server fails in the moment in which another member has ended the run waits for
-// that member until its user stops it.
+// A client waits for the other members until its user stops it if its server fails in the moment in
+// which one of them has ended the run, or if it begins its own run only then.
 bool Simulation::isOver() {
   const auto complete = [&](const Client& each) { return isComplete(each); };
   const bool hasResult = std::any_of(clients_.begin(), clients_.end(), complete);
-  if (hasResult && clients_.size() > 1 && !resultSince_) resultSince_ = now();
+  const bool mayWait = scenario_.goesOn || serverStarts_ > 1 || !disksWork_;
+  if (hasResult && clients_.size() > 1 && mayWait && !resultSince_) resultSince_ = now();
   return (resultSince_ && now() - *resultSince_ > kPatience) ||
          std::all_of(clients_.begin(), clients_.end(),
                      [&](const Client& each) { return isDone(each); });
@@ -381,7 +383,7 @@ void Simulation::armRandom() {
   }
 }
 
-// Call it while a program does not run. Randomly damages a newest checkpoint, deletes the store of
+// Call it while a program is away. Randomly damages a newest checkpoint, deletes the store of
 // a stopped server, restores the folder of a stopped client or that store from a backup, makes the
 // backups, or does nothing. In a cohort, it only damages one checkpoint: after any other loss, the
 // members must start a new run together.
@@ -389,7 +391,12 @@ void Simulation::loseFiles() {
   const Client& first = clients_.front();
   const bool clientRuns = isAlive(first.node) && !first.exitCode;
   if (clients_.size() > 1) {
-    if (!clientRuns && draw(6) == 0 && counts_[kDamaged] == 0) damageCheckpoint(drawNode());
+    const Node node = drawNode();
+    const auto runs = [&](const Client& each) {
+      return each.node == node && isAlive(node) && !each.exitCode;
+    };
+    const bool mayDamage = std::none_of(clients_.begin(), clients_.end(), runs);
+    if (mayDamage && draw(6) == 0 && counts_[kDamaged] == 0) damageCheckpoint(node);
     return;
   }
   switch (draw(12)) {
@@ -557,8 +564,8 @@ bool Simulation::run() {
       }
       sleep(kSecond / 50);
     }
-    if (isOver()) return true;
     if (peerIsWrong_) return false;  // never happens between honest peers, whatever faults occur
+    if (isOver()) return true;
     for (Client& client : clients_) {
       if (!isAway(client) || client.startAt) continue;
       client.startAt =

@@ -112,6 +112,7 @@ class Simulation {
   // A client has found a violation of the protocol, or waits for a server that does not compute.
   bool peerIsWrong_ = false;
   bool serverEnded_ = false;
+  int serverStarts_ = 0;
   bool filesAreLost_ = false;  // files were lost on either side, so the run may have to start over
   bool disksWork_ = true;      // no file was lost or damaged, and no change of a file has failed
   std::optional<Nanoseconds> resultSince_;  // when a client had its results

@@ -308,12 +308,19 @@ TEST_CASE("a member that is killed continues the run with the others, which wait
   }
 }
 
-TEST_CASE("a member that failed when the others were done is told so, also by a restarted server") {
+TEST_CASE(
+    "a member that fails when the others end the run is told so, also by a restarted server") {
   const TemporaryFolder folder;
   RestartableServer server(folder);
-  checkDone(startMembers(folder, server.server(), {"--set", "cohort.wait_seconds=1"}));
-  fs::remove(folder.path("c/summary.json"));  // as if it had been killed before it was done
-  fs::remove(folder.path("c/model.safetensors"));
+  std::vector<Process> others;
+  for (const std::string name : {"a", "b"}) {
+    others.push_back(
+        startMember(folder, server.server(), name, {"--set", "cohort.wait_seconds=1"}));
+  }
+  const Process c = startMember(folder, server.server(), "c", {"--set", "cohort.wait_seconds=1"},
+                                failingAt("trained:1:kill"));
+  REQUIRE(c.wait(kPatience));
+  for (const Process& member : others) CHECK(finish(member).code == 0);
   server.kill();
   server.start();
   const Ended late = resume(folder.path("c"));
@@ -321,7 +328,12 @@ TEST_CASE("a member that failed when the others were done is told so, also by a 
   CHECK_THAT(late.errors, Contains("error [cohort-done]") &&
                               Contains("has ended without this member") &&
                               Contains("ask another member for its model.safetensors"));
-  // All may train for more epochs together, although the run was done.
+}
+
+TEST_CASE("the members of a cohort that is done train for more epochs") {
+  const TemporaryFolder folder;
+  const TestServer server(folder);
+  checkDone(startMembers(folder, server, {"--set", "cohort.wait_seconds=0"}));
   std::vector<Process> more;
   for (const std::string name : {"a", "b", "c"}) {
     more.push_back(startResume(folder.path(name), {"--set", "train.epochs=3"}));

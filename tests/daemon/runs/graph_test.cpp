@@ -75,9 +75,6 @@ TEST_CASE("an exported model trains, and its weights keep their names") {
   CHECK(next.code == 0);
 }
 
-// modes.pt2 has 10 equal logits in evaluation, because its body then computes zeros; its training
-// graph is that of modes_training.pt2, which has no evaluation graph
-// (python/tests/make_fixtures.py).
 // Found with EfficientNet-Lite0: the process of its body was ended in its first evaluation.
 TEST_CASE(
     "evaluations with larger micro-batches than training need memory besides that of training") {
@@ -96,6 +93,9 @@ TEST_CASE(
   CHECK(admitted("2049") - admitted("2048") > 10 * kSmall);
 }
 
+// modes.pt2 has 10 equal logits in evaluation, because its body then computes zeros; its training
+// graph is that of modes_training.pt2, which has no evaluation graph
+// (python/tests/make_fixtures.py).
 TEST_CASE("evaluations, the best model and quality checks use the evaluation graph") {
   const TemporaryFolder folder;
   const TestServer server(folder, kAllowed);

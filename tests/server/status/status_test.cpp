@@ -204,7 +204,7 @@ TEST_CASE("a narrow terminal shows fewer columns but keeps the bottleneck") {
                          {"from", "10.0.0.7:40000"},
                          {"seconds", 65},
                          {"kind", "run"},
-                         {"run", "fashion-mnist-20260131-123456-1a2b"},
+                         {"run", "fashion-mnist-20260131-123456-1a2b3c"},
                          {"model", "mlp"},
                          {"memory_bytes", 2'000'000},
                          {"phase", "train"},
@@ -221,7 +221,7 @@ TEST_CASE("a narrow terminal shows fewer columns but keeps the bottleneck") {
     INFO(columns);
     const std::string table = statusTable(status, columns);
     CHECK_THAT(table, Contains("limited by") && Contains("server compute") && Contains("1234") &&
-                          Contains("fashion-mnist-20260131-123456-1a2b") && Contains("no room"));
+                          Contains("fashion-mnist-20260131-123456-1a2b3c") && Contains("no room"));
     std::istringstream rows(table);
     for (std::string row; std::getline(rows, row);) CHECK(row.size() <= columns);
   }
