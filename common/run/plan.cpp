@@ -712,8 +712,9 @@ double stateFileBytes(const RunPlan& plan) {
 // copy.
 double computedBytes(const RunPlan& plan) {
   constexpr double kOperators = 1.5, kOperatorsOfGraph = 1.2;
-  // Gaps between tensors of different sizes (measured: EfficientNet-Lite0, at most 1.06).
-  constexpr double kLarger = 1.15;
+  // Gaps between tensors of different sizes (measured: EfficientNet-Lite0, above 1.15 in 2 of 80
+  // runs).
+  constexpr double kLarger = 1.4;
   constexpr double kGraphBytes = 64 << 20;
   const bool isGraph = plan.stage.model.graphBlocks != nullptr;
   const double operators = isGraph ? kOperatorsOfGraph : kOperators;
