@@ -712,8 +712,8 @@ double stateFileBytes(const RunPlan& plan) {
 // copy.
 double computedBytes(const RunPlan& plan) {
   constexpr double kOperators = 1.5, kOperatorsOfGraph = 1.2;
-  // Gaps between tensors of different sizes (measured: EfficientNet-Lite0, above 1.15 in 2 of 80
-  // runs).
+  // Gaps between tensors of different sizes. For EfficientNet-Lite0, 1.15 was not enough in one of
+  // some dozens of runs.
   constexpr double kLarger = 1.4;
   constexpr double kGraphBytes = 64 << 20;
   const bool isGraph = plan.stage.model.graphBlocks != nullptr;
