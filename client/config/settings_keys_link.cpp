@@ -175,10 +175,10 @@ void addDeviceAndLink(Table& table) {
                "with `cohort.min_members`: how long a run waits for a member whose connection has "
                "broken, at most `limits.park_seconds` of the server; how long it then waits for "
                "its client, before it goes on without it; and for how long it goes on before a "
-               "member that comes back takes part again. In each cohort: how long a member that "
-               "continues a run which the others have ended waits for them. In a relay: how long "
-               "the others wait for the member whose turn it is, before one of them takes the "
-               "next turn")
+               "member that comes back takes part again. In any cohort: how long a member waits "
+               "for the others, if they have already ended the run that it continues. In a relay: "
+               "how long the others wait for the member whose turn it is, before one of them takes "
+               "the next turn")
       .sent();
   table.text("cohort.member", "text", &Settings::member, "which of `cohort.members` this client is")
       .then(checkCohortKeys);

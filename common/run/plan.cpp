@@ -646,8 +646,8 @@ std::size_t transitBytes(const RunPlan& plan) {
   // See TransferOrder::takeCredit().
   const double answered =
       plan.hasEdges ? plan.inFlight * (answerBytes(plan) + kMicroBatchBytes) : 0;
-  // The initial weights arrive in a buffer, on one link. Those that a client fetches are in memory
-  // of their own size.
+  // One client sends the initial weights, into a buffer of the pool. Weights that clients fetch are
+  // not in the pool, and take exactly their size.
   const double links = plan.spec.cohort.atOnce();
   const double weights =
       bufferBytes(maxWeightsBytes(plan)) + (links - 1) * static_cast<double>(maxWeightsBytes(plan));
@@ -704,12 +704,11 @@ double stateFileBytes(const RunPlan& plan) {
 
 // The body and what it computes. For Cleave's own models, the operators' scratch memory and the
 // allocator's gaps need up to 1.4 times the estimate for a step (measured: small_cnn, 1,024
-// samples). That of a graph follows its operators (common/graph/graph_memory.h). If an evaluation's
-// micro-batches are larger than those of training, its tensors do not fit into the memory that
-// training has freed, and that the allocator keeps; for Cleave's own models, the factor covers it.
-// Between steps, the state
-// leaves as a file, in pieces. Before the first step, weights or a state enter: the file, and a
-// copy.
+// samples). That of a graph follows its operators (common/graph/graph_memory.h). If the
+// micro-batches of evaluations are larger than those of training, their tensors do not fit into the
+// memory that training has freed, which the allocator keeps; for Cleave's own models, the factor
+// covers this. Between steps, the state leaves as a file, in pieces. Before the first step, weights
+// or a state enter: the file, and a copy.
 double computedBytes(const RunPlan& plan) {
   constexpr double kOperators = 1.5, kOperatorsOfGraph = 1.2;
   // Gaps between tensors of different sizes. For EfficientNet-Lite0, 1.15 was not enough in one of

@@ -13,7 +13,7 @@ distribution (skewed). The model is a small CNN, with batch norm or with group n
 efficientnet.py has written. All members evaluate the test set of 10,000 images, or parts of it that add up to it. Needs the packages
 cleave_split (python/), torch and safetensors. Finished runs are kept in the folder, and are not repeated.
 
-    python3 configs/experiments/cohort.py --output experiments/cohort-efficientnet --model efficientnet --samples 2000 --test-samples 2000
+    python3 configs/experiments/cohort.py --output experiments/cohort-efficientnet --model efficientnet --samples 2000 --test-samples 2000 --epochs 3 --rate 0.02
 """
 
 import argparse
@@ -40,6 +40,9 @@ MEMBERS, CLASSES = 10, 10
 MIN_SHARE = 1 / 190  # minimum share of all samples per member
 WAYS = ("joint", "average", "turns", "alone")
 EFFICIENTNET = "experiments/efficientnet/model.pt2"
+MODELS = ("group", "batch", "efficientnet")
+CUTS = {"efficientnet": "[net._bn0, net._bn1]"}
+INPUTS = {"efficientnet": "image"}  # the names of the models' inputs
 
 
 class Net(torch.nn.Module):
@@ -57,11 +60,6 @@ class Net(torch.nn.Module):
         for conv, norm, relu in zip(self.convs, self.norms, self.relus, strict=True):
             x = relu(norm(conv(x)))
         return self.head(self.flatten(self.pool(x)))
-
-
-MODELS = ("group", "batch", "efficientnet")
-CUTS = {"efficientnet": "[net._bn0, net._bn1]"}
-INPUTS = {"efficientnet": "image"}  # the names of the models' inputs
 
 
 def model_file(root, model):

@@ -214,11 +214,10 @@ boost::asio::awaitable<std::optional<TurnRecord>> RunTable::lastTurn(
 }
 
 boost::asio::awaitable<bool> RunTable::comesTooLate(const RunRequest& request) const {
-  // Another member may begin a new run of the cohort, and then has a new run.
-  const bool continues = request.hello.generation() > 1;
+  if (request.hello.generation() <= 1) co_return false;  // it begins a new run
   const std::string identity = recordsIdentity(request);
   const std::string spec = digestOf(request.spec);
-  co_return continues&& co_await resources_.store.isDoneWithout(identity, spec, request.runId());
+  co_return co_await resources_.store.isDoneWithout(identity, spec, request.runId());
 }
 
 void RunTable::check(const RunRequest& request) const {

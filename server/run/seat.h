@@ -73,7 +73,7 @@ class Seat {
   // Ends the run with this error, which is sent to the client if it is connected; before open(),
   // only the seat.
   void end(std::exception_ptr error);
-  // Call when its link has failed without a connection: nobody can take the seat any more.
+  // Call if its link has failed while it had no connection. The seat can then no longer be taken.
   void failedUnconnected(std::exception_ptr error) { endError_ = std::move(error); }
   // Whether end() was called before open(), or failedUnconnected() was called.
   bool hasEnded() const { return endError_ != nullptr; }

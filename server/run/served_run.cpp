@@ -645,8 +645,12 @@ void ServedRun::finish(const Seat& seat) {
   done_->open();
   if (plan_.spec.cohort.isRelay()) return;  // the others still need the last turn's
   if (stored_.checkpoints) stored_.checkpoints->finish(resources_.settings.keepFinished);
-  if (!plan_.spec.cohort.exists()) return;
   doneRuns_.push_back(seat.request().runId());
+  storeDoneRuns();
+}
+
+void ServedRun::storeDoneRuns() const {
+  if (!plan_.spec.cohort.exists()) return;
   const RunRequest& request = owner().request();
   resources_.store.cohortIsDone(recordsIdentity(request), digestOf(request.spec), doneRuns_);
 }
@@ -730,10 +734,7 @@ void ServedRun::start() {
   resources_.device.attach(worker_, owner().request().identity);
   isServing_ = true;
   served_ = now();
-  if (plan_.spec.cohort.exists()) {
-    const RunRequest& request = owner().request();
-    resources_.store.cohortIsDone(recordsIdentity(request), digestOf(request.spec), {});
-  }
+  storeDoneRuns();  // none: the cohort's run is in progress
   if (hasStoredWeights()) loadStoredWeights();
   if (turnState_) owner().link()->send(*std::exchange(turnState_, std::nullopt));
   if (isDraining_) drain();

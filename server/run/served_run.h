@@ -186,6 +186,7 @@ class ServedRun {
     return plan_.spec.initialWeights && !isTrial_ && !resumes() &&
            !hello().weights_sha256().empty();
   }
+  void storeDoneRuns() const;
   bool hasStoredWeights() const { return stored_.weights && stored_.weights->areStored(); }
   bool isUsingWeightsStore() const { return stored_.weights && stored_.weights->isBusy(); }
   void loadStoredWeights();
@@ -225,7 +226,7 @@ class ServedRun {
   const std::shared_ptr<LastSaved> lastSaved_ = std::make_shared<LastSaved>();
   bool isOpening_ = false;             // open() has been called
   std::vector<const Seat*> left_;      // those that leave() was called for
-  std::vector<std::string> doneRuns_;  // of a cohort: the run ids of those that have sent "done"
+  std::vector<std::string> doneRuns_;  // the run ids of the clients that have sent "done"
   // Before the records are open, those that the clients could continue from; then those that the
   // server has too, newest first in a cohort.
   std::vector<wire::Commit> commits_;

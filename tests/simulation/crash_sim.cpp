@@ -18,6 +18,7 @@
 #include <exception>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <iostream>
 #include <map>
 #include <string>
@@ -139,21 +140,26 @@ class Runs {
   }
 
  private:
-  // In a child process, because a process can have only one world.
-  bool makeCertificates() const {
+  // Returns whether the task returns true in a child process. This process must have neither
+  // threads nor a world: a process can have only one.
+  static bool inChild(const std::function<bool()>& task) {
     const pid_t child = ::fork();
-    if (child != 0) {
-      int status = 0;
-      ::waitpid(child, &status, 0);
-      return status == 0;
-    }
-    beginWorld(0);
-    const fs::path folder = root_ / "certificates";
-    for (const char* side : {"server", "client"}) fs::create_directories(folder / side);
-    const test::TestAuthority authority;
-    authority.writeServer(folder / "server");
-    authority.write(folder / "client", "client", test::clientRequest());
-    ::_exit(0);
+    if (child == 0) ::_exit(task() ? 0 : 1);
+    int status = 0;
+    ::waitpid(child, &status, 0);
+    return status == 0;
+  }
+
+  bool makeCertificates() const {
+    return inChild([this] {
+      beginWorld(0);
+      const fs::path folder = root_ / "certificates";
+      for (const char* side : {"server", "client"}) fs::create_directories(folder / side);
+      const test::TestAuthority authority;
+      authority.writeServer(folder / "server");
+      authority.write(folder / "client", "client", test::clientRequest());
+      return true;
+    });
   }
 
   struct Child {
@@ -220,12 +226,17 @@ class Runs {
     return nodes;
   }
 
-  // The result of each client, in a simulation's folder.
+  // The run folder of each client, in a simulation's folder.
+  static std::vector<std::string> runsIn(const fs::path& folder, const Scenario& scenario) {
+    std::vector<std::string> runs;
+    for (const Node node : nodesOf(scenario)) {
+      if (node >= kClient) runs.push_back(runFolderOf(folder, node));
+    }
+    return runs;
+  }
   static std::vector<std::string> resultsIn(const fs::path& folder, const Scenario& scenario) {
     std::vector<std::string> results;
-    for (const Node node : nodesOf(scenario)) {
-      if (node >= kClient) results.push_back(resultOf(runFolderOf(folder, node)));
-    }
+    for (const std::string& run : runsIn(folder, scenario)) results.push_back(resultOf(run));
     return results;
   }
 
@@ -282,26 +293,16 @@ class Runs {
     return child;
   }
 
-  // Returns whether one process that has the data of all members computes the same model. In a
-  // child process, because this one must not have threads.
+  // Returns whether one process that has the data of all members computes the same model.
   static bool isReplayed(const fs::path& folder, const Scenario& scenario) {
-    const pid_t child = ::fork();
-    if (child != 0) {
-      int status = 0;
-      ::waitpid(child, &status, 0);
-      return status == 0;
-    }
-    std::vector<std::string> runs;
-    for (const Node node : nodesOf(scenario)) {
-      if (node >= kClient) runs.push_back(runFolderOf(folder, node));
-    }
-    bool isEqual = false;
-    try {
-      isEqual = replayRun(runs).weights.equal;
-    } catch (const std::exception& error) {
-      std::cerr << "replay: " << error.what() << "\n";
-    }
-    ::_exit(isEqual ? 0 : 1);
+    return inChild([&] {
+      try {
+        return replayRun(runsIn(folder, scenario)).weights.equal;
+      } catch (const std::exception& error) {
+        std::cerr << "replay: " << error.what() << "\n";
+        return false;
+      }
+    });
   }
 
   // A client whose cohort was done without it has no result.

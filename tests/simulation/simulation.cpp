@@ -289,8 +289,12 @@ bool Simulation::isOver() {
                      [&](const Client& each) { return isDone(each); });
 }
 
+bool Simulation::isRunning(const Client& client) const {
+  return isAlive(client.node) && !client.exitCode;
+}
+
 bool Simulation::isAway(const Client& client) const {
-  return (!isAlive(client.node) || client.exitCode) && !isDone(client);
+  return !isRunning(client) && !isDone(client);
 }
 
 bool Simulation::isAnyoneAway() const {
@@ -388,15 +392,12 @@ void Simulation::armRandom() {
 // backups, or does nothing. In a cohort, it only damages one checkpoint: after any other loss, the
 // members must start a new run together.
 void Simulation::loseFiles() {
-  const Client& first = clients_.front();
-  const bool clientRuns = isAlive(first.node) && !first.exitCode;
+  const bool clientRuns = isRunning(clients_.front());
   if (clients_.size() > 1) {
     const Node node = drawNode();
-    const auto runs = [&](const Client& each) {
-      return each.node == node && isAlive(node) && !each.exitCode;
-    };
-    const bool mayDamage = std::none_of(clients_.begin(), clients_.end(), runs);
-    if (mayDamage && draw(6) == 0 && counts_[kDamaged] == 0) damageCheckpoint(node);
+    const bool runs =
+        node != kServer && isRunning(clients_[static_cast<std::size_t>(node - kClient)]);
+    if (!runs && draw(6) == 0 && counts_[kDamaged] == 0) damageCheckpoint(node);
     return;
   }
   switch (draw(12)) {
@@ -479,10 +480,11 @@ void Simulation::damageCheckpoint(Node node) {
   std::ofstream(damaged, std::ios::binary) << bytes;
 }
 
-// Returns whether the server and all clients have the newest checkpoint that a client has
-// committed. They must, until the run is done, unless a disk has lost a checkpoint. If the cohort
-// goes on without members, it may go on from an older one that those who are there have committed;
-// so the server must have the newest one of some client.
+// Returns whether the server and all clients have the newest checkpoint that any client has
+// committed. They must have it until the run is done, unless a disk has lost a checkpoint. A cohort
+// that goes on without some members continues from the newest checkpoint that the others have
+// committed, which may be older; then the server must have the newest checkpoint of at least one
+// client.
 bool Simulation::haveNewestCommit() const {
   const auto complete = [&](const Client& each) { return isComplete(each); };
   const bool isOver = std::any_of(clients_.begin(), clients_.end(), complete);

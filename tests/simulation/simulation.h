@@ -73,7 +73,7 @@ class Simulation {
     std::optional<int> exitCode = {};  // empty while it runs
     std::string errorCode = {};
     bool fromStart = false, takeOver = false;  // options of its next start
-    std::optional<Nanoseconds> startAt = {};   // of a client that is away
+    std::optional<Nanoseconds> startAt = {};   // when it starts again, if it is away
   };
   std::filesystem::path runFolder(Node client) const { return runFolderOf(folder_, client); }
   std::filesystem::path store() const { return folder_ / "server" / "store"; }
@@ -81,6 +81,7 @@ class Simulation {
   bool isComplete(const Client& client) const;
   // The run is done, or the client's cohort is done without it.
   bool isDone(const Client& client) const;
+  bool isRunning(const Client& client) const;
   // It does not run, although it is not done.
   bool isAway(const Client& client) const;
   bool isAnyoneAway() const;
@@ -115,7 +116,7 @@ class Simulation {
   int serverStarts_ = 0;
   bool filesAreLost_ = false;  // files were lost on either side, so the run may have to start over
   bool disksWork_ = true;      // no file was lost or damaged, and no change of a file has failed
-  std::optional<Nanoseconds> resultSince_;  // when a client had its results
+  std::optional<Nanoseconds> resultSince_;  // when the first client was complete
   std::map<std::string, int> counts_;
 };
 

@@ -88,7 +88,7 @@ TEST_CASE(
     const nlohmann::json plan = askJson(with(with(dryRun, graph("[conv, pool]")), batches));
     return plan.at("server_memory_terms").at(0).at(1).at("bytes").get<double>();
   };
-  constexpr double kSmall = 1 << 20;  // more than a sample
+  constexpr double kSmall = 1 << 20;  // more than one sample needs
   CHECK(admitted("2048") - admitted("1024") < kSmall);
   CHECK(admitted("2049") - admitted("2048") > 10 * kSmall);
 }
